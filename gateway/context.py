@@ -1,0 +1,24 @@
+"""What every handler needs to know about the process it runs in."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from shards.client import ShardPool
+from topics.engine.limits import Limits
+
+# zlib releases the GIL, so more threads than this would only take the cores from the shards.
+ZLIB_THREADS_MAX: Final = 2
+
+
+@dataclass(slots=True, kw_only=True)
+class Gateway:
+    pool: ShardPool
+    limits: Limits
+    version: str
+    # CLOCK_MONOTONIC at the start of the process.
+    started_ns: int
+    # True from SIGTERM on: requests under way finish, new ones are told to go elsewhere.
+    draining: bool = False
+    zlib_threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(ZLIB_THREADS_MAX))

@@ -1,0 +1,1 @@
+"""Transport-free handlers: a parsed request in, a response out."""

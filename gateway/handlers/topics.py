@@ -1,0 +1,146 @@
+"""Topics: create or configure, state, list, delete.
+
+A list asks every shard for its part of the page and merges by name. If one shard cannot answer, the
+whole page fails: a list that silently left topics out would look complete.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+import trio
+
+from gateway import query
+from gateway.body import read_json
+from gateway.context import Gateway
+from gateway.handlers.relay import as_response, relay
+from gateway.http import Request, Response, json_bytes, performance_block
+from shards.client import ShardLink
+from topics import errors
+from topics.engine.ids import check_topic_name, is_topic_name
+from topics.engine.limits import LIST_PAGE_DEFAULT, LIST_PAGE_MAX, TOPIC_NAME_BYTES_MAX
+from topics.protocol.messages import Op, Reply
+from topics.protocol.strict_cbor import CborRefused, decode_value
+
+# A name and an item per topic, an array around both, and the array around all of it.
+_PAGE_CBOR_ITEMS_MAX: Final = 3 * (LIST_PAGE_MAX + 1) + 1
+
+
+async def put(gateway: Gateway, request: Request, path: Mapping[str, str]) -> Response:
+    body = await read_json(gateway, request, empty_is_object=True)
+    check_topic_name(path["topic"])
+    return await relay(gateway, request, Op.PUT_TOPIC, path["topic"], body=body)
+
+
+async def get(gateway: Gateway, request: Request, path: Mapping[str, str]) -> Response:
+    check_topic_name(path["topic"])
+    touch = query.boolean(request, "touch")
+    params = {} if touch is None else {"touch": touch}
+    return await relay(gateway, request, Op.GET_TOPIC, path["topic"], params=params)
+
+
+async def delete(gateway: Gateway, request: Request, path: Mapping[str, str]) -> Response:
+    check_topic_name(path["topic"])
+    if_empty = query.boolean(request, "if_empty")
+    params = {} if if_empty is None else {"if_empty": if_empty}
+    return await relay(gateway, request, Op.DELETE_TOPIC, path["topic"], params=params)
+
+
+async def list_all(gateway: Gateway, request: Request, path: Mapping[str, str]) -> Response:
+    page_size = min(query.natural(request, "page_size") or LIST_PAGE_DEFAULT, LIST_PAGE_MAX)
+    # One more than is shown tells whether there is another page.
+    params: dict[str, object] = {"limit": page_size + 1, "touch": query.boolean(request, "touch") or False}
+    if prefix := _prefix(request):
+        params["prefix"] = prefix
+    if after := _position(request):
+        params["after"] = after
+    replies = await _ask_all(gateway, request, params)
+    for reply in replies:
+        if reply.status >= 400:
+            return as_response(reply)
+    merged = sorted(item for reply in replies for item in _items(reply))
+    page, more = merged[:page_size], len(merged) > page_size
+    body = [b'{"topics":[', b",".join(item for _, item in page), b"],"]
+    if more:
+        body.append(b'"next_cursor":"%s",' % encode_cursor(page[-1][0]))
+    body.append(performance_block(request.arrived_ns))
+    return json_bytes(200, b"".join(body))
+
+
+async def _ask_all(gateway: Gateway, request: Request, params: Mapping[str, object]) -> list[Reply]:
+    """Every shard's reply. Raises the first error, in shard order."""
+    links = gateway.pool.all()
+    results: list[Reply | errors.TopicsError | None] = [None] * len(links)
+
+    async def ask(index: int, link: ShardLink) -> None:
+        try:
+            results[index] = await link.request(
+                Op.LIST_TOPICS, "", params, b"", arrived_ns=request.arrived_ns
+            )
+        except errors.TopicsError as error:
+            results[index] = error
+
+    async with trio.open_nursery() as nursery:
+        for index, link in enumerate(links):
+            nursery.start_soon(ask, index, link)
+    replies: list[Reply] = []
+    for result in results:
+        if isinstance(result, errors.TopicsError):
+            raise result
+        if result is not None:
+            replies.append(result)
+    return replies
+
+
+def _items(reply: Reply) -> list[tuple[bytes, bytes]]:
+    """Name and JSON of each topic in a shard's part of the page."""
+    try:
+        value = decode_value(reply.body, items_max=_PAGE_CBOR_ITEMS_MAX)
+    except CborRefused as refused:
+        raise errors.Internal(f"a shard's list could not be read: {refused.reason}") from None
+    if not isinstance(value, list):
+        raise errors.Internal("a shard's list is not a list")
+    items: list[tuple[bytes, bytes]] = []
+    for pair in value:
+        match pair:
+            case [str() as name, bytes() as item]:
+                items.append((name.encode(), item))
+            case _:
+                raise errors.Internal("a shard's list holds something that is not a name and an item")
+    return items
+
+
+def _prefix(request: Request) -> str | None:
+    prefix = query.text(request, "prefix")
+    if prefix is not None and len(prefix) > TOPIC_NAME_BYTES_MAX:
+        raise errors.InvalidRequest(
+            f"prefix is longer than any name: at most {TOPIC_NAME_BYTES_MAX} characters",
+            field="prefix",
+            limit=TOPIC_NAME_BYTES_MAX,
+        )
+    return prefix
+
+
+def _position(request: Request) -> str | None:
+    cursor = query.text(request, "cursor")
+    return decode_cursor(cursor) if cursor else None
+
+
+def encode_cursor(after: bytes) -> bytes:
+    return base64.urlsafe_b64encode(b'{"after":"%s"}' % after)
+
+
+def decode_cursor(cursor: str) -> str:
+    """The name behind which the page begins. Anything that we did not make raises InvalidRequest."""
+    refused = errors.InvalidRequest("cursor is damaged; pass next_cursor back as it was", field="cursor")
+    try:
+        decoded = base64.b64decode(cursor.encode("ascii"), altchars=b"-_", validate=True)
+        fields = msgspec.json.decode(decoded, type=dict[str, str])
+    except (UnicodeEncodeError, binascii.Error, ValueError, msgspec.MsgspecError):
+        raise refused from None
+    after = fields.get("after", "")
+    if not is_topic_name(after) or encode_cursor(after.encode()) != cursor.encode():
+        raise refused
+    return after

@@ -1,0 +1,109 @@
+"""A request and a response, free of any server: what handlers take and give.
+
+A front door builds a `Request`, calls `routes.dispatch` and sends the `Response`. Nothing here knows
+Quart, Hypercorn or sockets.
+"""
+
+import math
+import re
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from topics import errors
+
+_BROKEN_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_RETRY_STATUSES: Final = frozenset({429, 503})
+
+
+class Headers:
+    """Request headers: names without regard to case, repeated ones joined by a comma."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        values: dict[str, str] = {}
+        for raw_name, raw_value in pairs:
+            name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1").strip()
+            values[name] = f"{values[name]}, {value}" if name in values else value
+        self._values = values
+
+    def get(self, name: str) -> str | None:
+        """The value of the header with this lower-case name."""
+        return self._values.get(name)
+
+
+@dataclass(slots=True)
+class Request:
+    method: str
+    # Before percent-decoding, without the query.
+    raw_path: bytes
+    query_string: bytes
+    headers: Headers
+    # CLOCK_MONOTONIC when the request was first seen.
+    arrived_ns: int
+    # The body as it arrives; ends with the body. Read at most once.
+    body: AsyncIterator[bytes]
+
+    @property
+    def shown_path(self) -> str:
+        """For messages and logs: bounded, and never the query, which may hold a secret."""
+        return self.raw_path[:200].decode("utf-8", "replace")
+
+
+@dataclass(slots=True)
+class Response:
+    status: int
+    body: bytes
+    headers: list[tuple[str, str]] = field(default_factory=list)
+
+    def has_header(self, name: str) -> bool:
+        return any(known.lower() == name for known, _ in self.headers)
+
+
+class BadEscape(ValueError):
+    """Not a percent-encoded UTF-8 text."""
+
+
+def percent_decode(raw: bytes) -> str:
+    """Strict: a broken escape or bytes that are not UTF-8 raise BadEscape."""
+    if _BROKEN_ESCAPE.search(raw):
+        raise BadEscape("a % that is not followed by two hex digits")
+    try:
+        return unquote_to_bytes(raw).decode("utf-8")
+    except UnicodeDecodeError:
+        raise BadEscape("not valid UTF-8") from None
+
+
+def elapsed_ms(arrived_ns: int) -> float:
+    return round((time.monotonic_ns() - arrived_ns) / 1_000_000, 3)
+
+
+def performance_block(arrived_ns: int) -> bytes:
+    """`"performance":{…}` and the closing brace of the object it ends."""
+    return b'"performance":{"server_total_ms":%s}}' % str(elapsed_ms(arrived_ns)).encode()
+
+
+def json_response(status: int, fields: Mapping[str, object], arrived_ns: int) -> Response:
+    """An answer of the gateway's own, with its performance block. `fields` is not empty."""
+    return json_bytes(status, msgspec.json.encode(fields)[:-1] + b"," + performance_block(arrived_ns))
+
+
+def json_bytes(status: int, body: bytes, *, retry_after_s: int = 0) -> Response:
+    """An answer whose JSON is complete already."""
+    headers = [("content-type", "application/json")]
+    if retry_after_s or status in _RETRY_STATUSES:
+        headers.append(("retry-after", str(max(1, math.ceil(retry_after_s)))))
+    return Response(status, body, headers)
+
+
+def error_response(error: errors.TopicsError, arrived_ns: int) -> Response:
+    body = error.body() + b"," + performance_block(arrived_ns)
+    response = json_bytes(error.http_status, body, retry_after_s=error.retry_after_s)
+    if isinstance(error, errors.MethodNotAllowed):
+        response.headers.append(("allow", error.allowed))
+    return response

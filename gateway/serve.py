@@ -1,0 +1,124 @@
+"""The gateway process: links to all shards, Hypercorn on the inherited socket, and an orderly end.
+
+At SIGTERM, in this order: no new connection is accepted, new requests and /v0/ready answer 503
+shutting_down, the shards answer parked long-polls at once, and requests under way may finish within
+TOPICS_DRAIN_TIMEOUT_MS. Idle connections do not hold up the end. Exit status 0.
+"""
+
+import logging
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Final
+
+import trio
+from hypercorn.config import Config
+from hypercorn.trio import serve
+
+from gateway.app import GatewayApp
+from gateway.context import Gateway
+from shards.client import ShardLink, ShardPool
+from topics import __version__
+from topics.child import LISTENING, READY, Boot, boot
+
+log = logging.getLogger(__name__)
+
+# Also the time a request head may take. Longer than the 60 s after which common proxies close idle
+# connections, so that they close them and never send into one that we have just closed.
+KEEP_ALIVE_TIMEOUT_S: Final = 75
+# No byte from a client for this long ends its connection, also while it waits for an answer: longer
+# than the longest long-poll (30 s) and than the longest silence inside a body (30 s).
+READ_TIMEOUT_S: Final = 90
+KEEP_ALIVE_REQUESTS_MAX: Final = 2**31
+LISTEN_BACKLOG: Final = 1024
+HEAD_BYTES_MAX: Final = 16 * 1024
+# Requests that were on their way when the first DRAIN was sent may park after it.
+DRAIN_REPEAT_S: Final = 0.1
+
+
+def hypercorn_config(listen_fd: int, drain_timeout_ms: int) -> Config:
+    config = Config()
+    config.bind = [f"fd://{listen_fd}"]
+    config.backlog = LISTEN_BACKLOG
+    config.include_server_header = False
+    config.keep_alive_timeout = KEEP_ALIVE_TIMEOUT_S
+    config.keep_alive_max_requests = KEEP_ALIVE_REQUESTS_MAX
+    config.read_timeout = READ_TIMEOUT_S
+    config.h11_max_incomplete_size = HEAD_BYTES_MAX
+    config.graceful_timeout = drain_timeout_ms / 1000
+    # Our handler formats it; what Hypercorn says at INFO is for people at a terminal.
+    config.errorlog = logging.getLogger("hypercorn.error")
+    config.errorlog.setLevel(logging.WARNING)
+    return config
+
+
+async def run(told: Boot) -> None:
+    """Serves until SIGTERM, then drains."""
+    if told.listen_fd is None:
+        raise ValueError("a gateway needs a listening socket")
+    links = [
+        ShardLink(told.shard_socket(index), shard=index, epoch=told.epoch)
+        for index in range(told.shard_count)
+    ]
+    gateway = Gateway(
+        pool=ShardPool(links),
+        limits=told.settings.limits,
+        version=__version__,
+        started_ns=time.monotonic_ns(),
+    )
+    config = hypercorn_config(told.listen_fd, told.settings.drain_timeout_ms)
+    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            for link in links:
+                await nursery.start(link.run)
+            stopping = partial(_stopping, signals, gateway, nursery)
+            listening = _Listening(partial(nursery.start_soon, _say_state, told, links))
+            await serve(
+                GatewayApp(gateway), config, shutdown_trigger=stopping, task_status=listening, mode="asgi"
+            )
+            log.info("gateway.stopped")
+            nursery.cancel_scope.cancel()
+
+
+class _Listening:
+    """Passes the moment on at which Hypercorn accepts connections."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+
+    def started(self, value: object = None) -> None:
+        self._act()
+
+
+async def _say_state(told: Boot, links: Sequence[ShardLink]) -> None:
+    """The gateway does its whole work once it has reached every shard."""
+    told.say(LISTENING)
+    for link in links:
+        await link.wait_connected()
+    told.say(READY)
+
+
+async def _stopping(signals: AsyncIterator[int], gateway: Gateway, nursery: trio.Nursery) -> None:
+    """Returns when it is time to stop accepting; the draining goes on behind it."""
+    await anext(signals)
+    log.info("gateway.draining")
+    gateway.draining = True
+    nursery.start_soon(_drain_shards, gateway.pool)
+
+
+async def _drain_shards(pool: ShardPool) -> None:
+    while True:
+        for link in pool.all():
+            await link.drain()
+        await trio.sleep(DRAIN_REPEAT_S)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    trio.run(run, boot(argv))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

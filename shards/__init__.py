@@ -1,0 +1,1 @@
+"""The owners of data: one process, one write-ahead log, its topics."""

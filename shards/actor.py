@@ -1,0 +1,341 @@
+"""The actor loop of a shard: one task that owns all its state, in sweeps.
+
+A sweep takes what has arrived on every link, runs commands by priority within its budget, writes
+their frames with one write, and sends what is ready with one send per link. Nothing here blocks:
+syncs run in their own thread and come back through an eventfd.
+"""
+
+import logging
+import os
+import select
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import cbor2
+import trio
+
+from shards.answers import performance
+from shards.clock import Clock
+from shards.command import Answer, Command
+from shards.link import OUTGOING_BYTES_MAX, Link, Upload, peer_uid
+from shards.mailbox import TURN_COMMANDS, Mailbox
+from shards.shard import Shard
+from shards.wal.sync import ThreadSyncer
+from topics.engine.priority import effective_priority, waiting_bonus
+from topics.errors import NotReady, PayloadTooLarge, ShuttingDown, TopicsError
+from topics.protocol.codec import decode_params, encode
+from topics.protocol.messages import (
+    PROTOCOL_VERSION,
+    BodyOpen,
+    Cancel,
+    Credit,
+    Drain,
+    Hello,
+    Message,
+    Op,
+    Part,
+    ProtocolError,
+    Request,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger("shard")
+
+# A sweep stops running commands after this long, so that fresh arrivals get their turn by priority.
+SWEEP_NS = 5_000_000
+# Beyond this the shard stops reading its links; peers feel it as backpressure.
+MAILBOX_COMMANDS_MAX = 20_000
+MAILBOX_BYTES_MAX = 256 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Status:
+    """What the shard says of itself; `state` is recovering, ready, read_only or stopping."""
+
+    state: str = "recovering"
+    progress: float = 0.0
+    detail: str = ""
+
+
+class Actor:
+    def __init__(
+        self, listener: socket.socket, syncer: ThreadSyncer, clock: Clock, *, index: int, epoch: int,
+        body_bytes_max: int,
+    ) -> None:  # fmt: skip
+        self.status = Status()
+        self.shard: Shard | None = None
+        self.on_must_reload: Callable[[], None] = lambda: None
+        self.mailbox = Mailbox()
+        self._listener = listener
+        self._syncer = syncer
+        self._clock = clock
+        self._index, self._epoch = index, epoch
+        self._body_bytes_max = body_bytes_max
+        self._links: dict[int, Link] = {}
+        self._timer = trio.CancelScope()
+        self._stepped = trio.lowlevel.ParkingLot()
+        self._epoll = select.epoll()
+        self._epoll.register(listener.fileno(), select.EPOLLIN)
+        self._epoll.register(syncer.event_fd, select.EPOLLIN)
+
+    # -- the loop
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._run_timer)
+            while True:
+                if not self.mailbox.runnable or self.shard is None:
+                    await trio.lowlevel.wait_readable(self._epoll.fileno())
+                else:
+                    await trio.lowlevel.checkpoint()
+                self._sweep()
+
+    async def _run_timer(self) -> None:
+        """Wake up exactly when time has something to bring: a deadline, a sync, an expiry."""
+        while True:
+            with trio.CancelScope(deadline=self._due()) as self._timer:
+                await trio.sleep_forever()
+            if self.shard is not None:
+                self.shard.expire_waiters()
+                self.shard.tick()
+                self._after_step()
+
+    def _due(self) -> float:
+        due_ns = self.shard.next_due_ns() if self.shard is not None else None
+        if due_ns is None:
+            return float("inf")
+        return trio.current_time() + max(0, due_ns - self._clock.monotonic_ns()) / 1e9
+
+    def _sweep(self) -> None:
+        for fd, event in self._epoll.poll(0):
+            if fd == self._listener.fileno():
+                self._accept()
+            elif fd == self._syncer.event_fd:
+                if self.shard is not None:
+                    self.shard.sync_done()
+                else:
+                    self._syncer.take_done()
+            elif (link := self._links.get(fd)) is not None:
+                self._serve_link(link, event)
+        if self.shard is not None:
+            self._run_commands(self.shard)
+            self.shard.commit()
+        self._after_step()
+
+    def _run_commands(self, shard: Shard) -> None:
+        end_ns = self._clock.monotonic_ns() + SWEEP_NS
+        now_ms = self._clock.now_ms()
+
+        def priority(name: str, first: Command) -> float:
+            topic = shard.registry.find(name)
+            waited_ms = (end_ns - SWEEP_NS - first.taken_ns) / 1e6
+            if topic is None:
+                return waiting_bonus(waited_ms)
+            return effective_priority(
+                topic.log.config, last_read_ms=topic.log.last_read_ts, now_ms=now_ms, waited_ms=waited_ms
+            )
+
+        for name, queue in self.mailbox.turns(priority):
+            for _ in range(min(len(queue), TURN_COMMANDS)):
+                command = queue[0]
+                now_ns = self._clock.monotonic_ns()
+                if now_ns > end_ns:
+                    return
+                command.waited_ns = max(command.waited_ns, now_ns - command.taken_ns)
+                if not command.cancelled and not shard.execute(command):
+                    self.mailbox.hold(name)
+                    break
+                self.mailbox.take(name)
+            if shard.must_reload:
+                return
+
+    def _after_step(self) -> None:
+        """Hand out what a step made ready."""
+        shard = self.shard
+        if shard is not None:
+            ready = shard.take_ready()
+            for name in ready.topics:
+                self.mailbox.let_go(name)
+            for command in ready.again:
+                self.mailbox.put(command)
+            for command in ready.commands:
+                self._reply(command)
+            if shard.must_reload:
+                self.shard = None
+                self.mailbox.let_go_all()
+                for command in shard.take_waiters():
+                    self.mailbox.put(command)
+                self.on_must_reload()
+        for link in list(self._links.values()):
+            if link.blocked and not link.interest & select.EPOLLOUT and not link.flush():
+                self._drop(link, "the peer is gone")
+            else:
+                self._arm(link)
+        self._timer.deadline = self._due()
+        self._stepped.unpark_all()
+
+    # -- links
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        if peer_uid(sock) != os.getuid():
+            log.warning("link.foreign_user", extra={"shard": self._index})
+            sock.close()
+            return
+        sock.setblocking(False)
+        link = Link(sock)
+        self._links[link.fd] = link
+        link.interest = select.EPOLLIN
+        self._epoll.register(link.fd, link.interest)
+        link.push(encode(Hello(PROTOCOL_VERSION, "shard", self._index, self._epoch)))
+
+    def _arm(self, link: Link) -> None:
+        """Listen for what the link needs now: something to read, unless too much waits; room to write."""
+        mailbox = self.mailbox
+        full = mailbox.commands > MAILBOX_COMMANDS_MAX or mailbox.bytes > MAILBOX_BYTES_MAX
+        interest = select.EPOLLOUT if link.blocked else 0
+        if not full and link.out_bytes < OUTGOING_BYTES_MAX:
+            interest |= select.EPOLLIN
+        if interest != link.interest:
+            link.interest = interest
+            self._epoll.modify(link.fd, interest)
+
+    def _serve_link(self, link: Link, event: int) -> None:
+        if event & select.EPOLLOUT and not link.flush():
+            self._drop(link, "the peer is gone")
+            return
+        if not event & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
+            return
+        try:
+            messages = link.receive()
+            if messages is None:
+                self._drop(link, "the peer is gone")
+                return
+            for message in messages:
+                self._take(link, message)
+        except ProtocolError as error:
+            self._drop(link, error.reason)
+
+    def _drop(self, link: Link, reason: str) -> None:
+        log.info("link.closed", extra={"shard": self._index, "peer": link.role, "reason": reason})
+        self._links.pop(link.fd, None)
+        self._epoll.unregister(link.fd)
+        link.sock.close()
+        for command in link.commands.values():
+            command.cancelled = True
+            if self.shard is not None:
+                self.shard.forget(command)
+
+    def _take(self, link: Link, message: Message) -> None:
+        if not link.greeted:
+            if not isinstance(message, Hello):
+                raise ProtocolError("the first message is not a hello")
+            link.greeted, link.role = True, message.role
+        elif isinstance(message, Request):
+            self._request(link, message, message.body)
+        elif isinstance(message, BodyOpen):
+            self._open_body(link, message)
+        elif isinstance(message, Part):
+            upload = link.add_part(message)
+            if upload is not None:
+                self._request(link, upload.opened, upload.body())
+        elif isinstance(message, Credit):
+            link.credit(message)
+        elif isinstance(message, Cancel):
+            self._cancel(link, message)
+        elif isinstance(message, Drain):
+            if self.shard is not None:
+                self.shard.answer_waiters(link)
+        else:
+            raise ProtocolError(f"a shard does not take {type(message).__name__}")
+
+    def _open_body(self, link: Link, opened: BodyOpen) -> None:
+        if link.upload is not None:
+            raise ProtocolError("a second body before the first was complete")
+        if opened.length > self._body_bytes_max:
+            raise ProtocolError(str(PayloadTooLarge(self._body_bytes_max)))
+        link.upload = Upload(opened)
+
+    def _cancel(self, link: Link, cancel: Cancel) -> None:
+        link.forget(cancel.id)
+        if link.upload is not None and link.upload.opened.id == cancel.id:
+            link.upload = None
+        command = link.commands.pop(cancel.id, None)
+        if command is not None:
+            command.cancelled = True
+            if self.shard is not None:
+                self.shard.forget(command)
+
+    # -- requests
+
+    def _request(self, link: Link, head: Request | BodyOpen, body: bytes) -> None:
+        command = Command(
+            link, head.id, head.op, head.topic.decode("ascii", "replace"), decode_params(head.params), body,
+            head.arrived_ns, size_bytes=len(body), taken_ns=self._clock.monotonic_ns(),
+        )  # fmt: skip
+        link.commands[head.id] = command
+        if head.op == Op.STATUS:
+            self._answer(command, Answer(200, [self._status()], raw=True))
+        elif (refusal := self._refusal()) is not None:
+            answer = Answer.of_error(refusal)
+            total_ns = max(0, command.taken_ns - command.arrived_ns)
+            answer.parts.append(performance(answer, total_ns=total_ns, waited_ns=0))
+            self._answer(command, answer)
+        else:
+            self.mailbox.put(command)
+
+    def _refusal(self) -> TopicsError | None:
+        if self.status.state == "stopping":
+            return ShuttingDown("the server is shutting down", detail={"outcome": "not_applied"})
+        if self.status.state == "recovering":
+            return NotReady(
+                "the log is being replayed",
+                detail={"replay_progress": round(self.status.progress, 3), "outcome": "not_applied"},
+            )
+        return None
+
+    def _status(self) -> bytes:
+        return cbor2.dumps(
+            {
+                "state": self.status.state,
+                "progress": self.status.progress,
+                "topics": len(self.shard.registry) if self.shard is not None else 0,
+                "epoch": self._epoch,
+                "detail": self.status.detail,
+            }
+        )
+
+    def _reply(self, command: Command) -> None:
+        if not command.cancelled:
+            assert command.answer is not None
+            self._answer(command, command.answer)
+
+    def _answer(self, command: Command, answer: Answer) -> None:
+        link = command.origin
+        assert isinstance(link, Link)
+        link.commands.pop(command.id, None)
+        if link.fd in self._links:
+            link.answer(command.id, answer)
+
+    # -- the end
+
+    async def drained(self) -> None:
+        """Wait until every command taken has been answered; long-polls are answered as they are."""
+        if self.shard is not None:
+            for link in self._links.values():
+                self.shard.answer_waiters(link)
+            self.shard.commit()
+            self._after_step()
+        while self.mailbox or (self.shard is not None and self.shard.pending):
+            await self._stepped.park()
+
+    async def sync_idle(self) -> None:
+        """Wait until no sync is under way."""
+        while self._syncer.busy:
+            await self._stepped.park()

@@ -1,0 +1,131 @@
+"""Loading a shard from its files, and opening its log for a new session.
+
+A session begins with one batch that says what the last one left behind: holes, exact heads, the boot
+it runs in. Until that batch is durable a crash simply loads the same files again, with the same result.
+"""
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from shards.clock import Clock
+from shards.disk import Disk
+from shards.replay import Replay, settle_head
+from shards.state import Registry
+from shards.wal import frame as frames
+from shards.wal.batch import Frame
+from shards.wal.recovery import Findings, LogFile, replay, survey
+from shards.wal.writer import WalFailed, WalOptions, WalWriter
+from topics import __version__
+
+
+@dataclass(slots=True)
+class Loaded:
+    registry: Registry = field(default_factory=Registry)
+    findings: Findings = field(default_factory=Findings)
+    problems: list[str] = field(default_factory=list)  # any: the shard must not write
+    no_space: bool = False  # the only problem is a full disk: worth another try
+    machine_crash: bool = False
+    holes: int = 0
+
+    @property
+    def time_ms(self) -> int:
+        return self.findings.time_ms
+
+
+def load(
+    disk: Disk,
+    options: WalOptions,
+    clock: Clock,
+    *,
+    progress: Callable[[float], None] = lambda share: None,
+    read_only_because: str = "",
+) -> tuple[Loaded, WalWriter | None]:
+    """State from the log, and the log open for appending (None: it may only be read)."""
+    if not read_only_because:
+        disk.mkdir(options.directory)
+        disk.fsync_dir(".")
+    files = survey(disk, options.directory)
+    total_bytes = sum(file.size for file in files)
+    findings, state = Findings(), Replay()
+    read_bytes = 0
+    for entry, body in replay(disk, files, findings):
+        state.apply(entry, body)
+        read_bytes += entry.length
+        progress(read_bytes / total_bytes)
+    _check_witness(files, options, state, findings)
+    loaded = Loaded(state.registry, findings, [*state.problems, *findings.unnamed_loss])
+    if read_only_because:
+        loaded.problems.append(read_only_because)
+    opening = _settle(loaded, state, clock)
+    if loaded.problems:
+        return loaded, None
+    now_ms = max(findings.time_ms, clock.now_ms())
+    return loaded, _open(disk, options, files, loaded, opening, now_ms)
+
+
+def _check_witness(files: list[LogFile], options: WalOptions, state: Replay, findings: Findings) -> None:
+    """Preallocation leaves a file at a multiple of its step; only a closed log may end elsewhere."""
+    if files and not state.closed and files[-1].size % options.step_bytes:
+        findings.unnamed_loss.append(f"{files[-1].path} was cut off at {files[-1].size} bytes")
+
+
+def _settle(loaded: Loaded, state: Replay, clock: Clock) -> list[Frame]:
+    """Fix every head; returns what the new session must log about it."""
+    boot_id = clock.boot_id()
+    loaded.machine_crash = not state.closed and (state.boot_id != boot_id or loaded.findings.uncertain_tail)
+    opening = [frames.open_frame(boot_id, __version__)]
+    for topic in loaded.registry:
+        hole = settle_head(topic, machine_crash=loaded.machine_crash)
+        if hole is not None:
+            opening.append(frames.hole_frame(topic.log.topic_id, hole))
+            loaded.holes += 1
+        topic.durable_ceiling = topic.log.head
+        if not topic.clean:
+            opening.append(topic.make_clean())
+    return opening
+
+
+def _open(
+    disk: Disk,
+    options: WalOptions,
+    files: list[LogFile],
+    loaded: Loaded,
+    opening: list[Frame],
+    now_ms: int,
+) -> WalWriter | None:
+    try:
+        # The new session calls everything it has read durable, so it must be.
+        durable = max((file.durable for file in files), default=0)
+        for file in files:
+            if file.last_batch > durable:
+                _sync(disk, file.path)
+        wal = WalWriter(disk, options, loaded.findings.end)
+        wal.append(opening, now_ms=now_ms)
+        wal.sync_now()
+        for file in files:
+            _give_back(disk, file, loaded.findings.content[file.path])
+    except (OSError, WalFailed) as error:
+        cause = error.__cause__ if isinstance(error, WalFailed) else error
+        loaded.no_space = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+        loaded.problems.append(f"the log cannot be opened for writing: {error}")
+        return None
+    return wal
+
+
+def _sync(disk: Disk, path: str) -> None:
+    fd = disk.open(path, write=True)
+    try:
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+
+
+def _give_back(disk: Disk, file: LogFile, content_bytes: int) -> None:
+    """Return preallocated space behind the last byte of a file that nobody writes any more."""
+    if content_bytes < file.size:
+        fd = disk.open(file.path, write=True)
+        try:
+            disk.truncate(fd, content_bytes)
+        finally:
+            disk.close(fd)

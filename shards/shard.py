@@ -1,0 +1,366 @@
+"""A shard without its sockets: state, log and syncer, driven step by step.
+
+    execute(command) …   run commands against memory, collect their frames
+    commit()             one write for the group; answers that need no sync may leave
+    sync_done()          a sync has ended: gated answers leave, waiting topics go on
+    tick()               expiry, clean ceilings, the periodic sync
+
+Synchronous, so that a simulation can crash it at every disk operation. The actor around it owns
+sockets, queues and waiting.
+
+  * Memory is ahead of the log only inside one group. If its write fails, memory is worthless: every
+    answer of the group becomes a refusal and the shard must be loaded anew (`must_reload`).
+  * A gated answer leaves only after a sync that was started after its group was written.
+"""
+
+import heapq
+import logging
+from dataclasses import dataclass, field
+
+from shards import answers
+from shards.clock import Clock
+from shards.command import Answer, Command
+from shards.commands import Context, Continues, NeedsRoom, NeedsSync, Waits, handle
+from shards.load import Loaded
+from shards.state import CLEAN_AFTER_MS, TopicState
+from shards.wal import frame as frames
+from shards.wal.sync import Syncer
+from shards.wal.writer import WalFailed, WalWriter
+from topics.engine.limits import Limits
+from topics.errors import Internal, NotReady, TopicsError
+
+log = logging.getLogger("shard")
+
+# How often topics that are dirty or expiring are looked at; the others cost nothing.
+SWEEP_TOPICS_EVERY_NS = 1_000_000_000
+# Answered long-polls leave the list of deadlines together, after this many have entered it.
+DEADLINES_COMPACT_EVERY = 4096
+
+
+@dataclass(slots=True)
+class Group:
+    """Answers whose frames are written and wait for one sync."""
+
+    batch: int
+    written_ns: int
+    append_ns: int
+    commands: list[Command]
+    topics: list[str]  # names whose next command waits for this sync
+    ceilings: list[tuple[TopicState, int]]
+
+
+@dataclass(slots=True)
+class Ready:
+    """What may leave and what may go on after a step."""
+
+    commands: list[Command] = field(default_factory=list)
+    topics: list[str] = field(default_factory=list)
+    again: list[Command] = field(default_factory=list)
+
+
+class Shard:
+    def __init__(
+        self, loaded: Loaded, wal: WalWriter | None, syncer: Syncer, clock: Clock, limits: Limits, *,
+        sync_interval_ms: int,
+    ) -> None:  # fmt: skip
+        self._wal = wal
+        self._syncer = syncer
+        self._clock = clock
+        self._sync_interval_ns = sync_interval_ms * 1_000_000
+        self.registry = loaded.registry
+        self.read_only_reason = "; ".join(loaded.problems)
+        self.must_reload = False
+        self.ready = Ready()
+        self._context = Context(self.registry, limits, writable=wal is not None and not loaded.problems)
+        self._context.now_ms = loaded.time_ms
+        self._executed: list[Command] = []
+        self._parked: list[str] = []
+        self._groups: list[Group] = []
+        self._waiters: dict[str, list[Command]] = {}
+        self._deadlines: list[tuple[int, int, Command]] = []
+        self._order = 0
+        self._dirty_since_ns = 0
+        self._swept_ns = clock.monotonic_ns()
+        self._context.restless.update(self.registry)
+        self._start_group()
+
+    # -- commands
+
+    def execute(self, command: Command) -> bool:
+        """Run one command; False if its topic must wait and the command be given again later."""
+        context = self._context
+        context.now_ns = self._clock.monotonic_ns()
+        try:
+            command.answer = handle(context, command)
+        except TopicsError as error:
+            command.answer = Answer.of_error(error)
+        except NeedsSync:
+            self._parked.append(command.topic)
+            return False
+        except NeedsRoom as need:
+            return self._make_room(command, need.length)
+        except Waits:
+            self._wait(command)
+            return True
+        except Continues:
+            self.ready.again.append(command)
+            return True
+        except Exception as error:
+            # Memory may be half changed. The log is not, so the shard goes back to what it says.
+            log.exception("command.failed", extra={"op": command.op.name, "topic": command.topic})
+            command.answer = Answer.of_error(Internal("an internal error; it has been logged"))
+            self._finish(command)
+            self._fail_group(WalFailed(f"an internal error: {type(error).__name__}", final=False))
+            return True
+        self._executed.append(command)
+        return True
+
+    def _make_room(self, command: Command, length: int) -> bool:
+        assert self._wal is not None
+        try:
+            self._wal.reserve(length)
+        except WalFailed as failed:
+            error = NotReady(
+                f"the disk has no room for this write: {failed}",
+                retry_after_s=5,
+                detail={"reason": "no_space", "outcome": "not_applied"},
+            )
+            command.answer = Answer.of_error(error)
+            self._executed.append(command)
+            return True
+        self._context.room_bytes = self._wal.room_bytes
+        return self.execute(command)
+
+    def _wait(self, command: Command) -> None:
+        self._waiters.setdefault(command.topic, []).append(command)
+        if not command.scheduled:
+            command.scheduled = True
+            self._order += 1
+            heapq.heappush(self._deadlines, (command.deadline_ns, self._order, command))
+            if self._order % DEADLINES_COMPACT_EVERY == 0:
+                self._deadlines = [entry for entry in self._deadlines if not self._is_over(entry[2])]
+                heapq.heapify(self._deadlines)
+
+    # -- the group
+
+    def commit(self) -> None:
+        """Write what the group logged, in one write; let go of what needs no sync."""
+        context = self._context
+        if self.must_reload:
+            return
+        self._wake_waiters()
+        written_ns = self._clock.monotonic_ns()
+        append_ns = 0
+        wrote = bool(context.frames)
+        if wrote:
+            assert self._wal is not None
+            try:
+                self._wal.append(context.frames, now_ms=context.now_ms)
+            except WalFailed as failed:
+                self._fail_group(failed)
+                return
+            after_ns = self._clock.monotonic_ns()
+            append_ns, written_ns = after_ns - written_ns, after_ns
+            self._dirty_since_ns = self._dirty_since_ns or written_ns
+        self._settle_group(wrote, written_ns, append_ns)
+        self._start_group()
+        self._maybe_sync(written_ns)
+
+    def _settle_group(self, wrote: bool, written_ns: int, append_ns: int) -> None:
+        batch = self._wal.batch if self._wal is not None else 0
+        durable = self._wal.durable if self._wal is not None else 0
+        gated = []
+        for command in self._executed:
+            assert command.answer is not None
+            if command.answer.synced and batch > durable:
+                gated.append(command)
+            else:
+                self._finish(command, append_ns)
+        if gated or self._parked or self._context.raised:
+            group = Group(batch, written_ns, append_ns, gated, self._parked, self._context.raised)
+            if batch > durable:
+                self._groups.append(group)
+            else:
+                self._release(group, written_ns)
+
+    def _start_group(self) -> None:
+        context = self._context
+        self._executed, self._parked = [], []
+        context.frames, context.frame_bytes, context.raised, context.appended = [], 0, [], set()
+        context.room_bytes = self._wal.room_bytes if self._wal is not None else 0
+        # Time never goes back, whatever the wall clock does: what has expired stays expired.
+        context.now_ms = max(context.now_ms, self._clock.now_ms())
+
+    def _fail_group(self, failed: WalFailed) -> None:
+        self.must_reload = True
+        self._context.writable = False
+        self.read_only_reason = str(failed) if failed.final else ""
+        outcome = "unknown" if failed.final else "not_applied"
+        pending = [command for group in self._groups for command in group.commands]
+        for command in self._executed + pending:
+            error = NotReady(str(failed), detail={"reason": "log_failed", "outcome": outcome})
+            command.answer = Answer.of_error(error)
+            self._finish(command)
+        for group in self._groups:
+            self.ready.topics += group.topics
+        self.ready.topics += self._parked
+        self._groups.clear()
+        self._executed, self._parked = [], []
+
+    def _finish(self, command: Command, append_ns: int = 0, sync_ns: int = 0) -> None:
+        answer = command.answer
+        assert answer is not None
+        if not answer.raw:
+            answer.parts.append(
+                answers.performance(
+                    answer,
+                    total_ns=max(0, self._clock.monotonic_ns() - command.arrived_ns),
+                    waited_ns=command.waited_ns,
+                    append_ns=append_ns,
+                    sync_ns=sync_ns,
+                )
+            )
+        self.ready.commands.append(command)
+
+    # -- syncing
+
+    def _maybe_sync(self, now_ns: int) -> None:
+        if self._wal is None or self._syncer.busy or self._wal.failure is not None:
+            return
+        due = self._dirty_since_ns and now_ns - self._dirty_since_ns >= self._sync_interval_ns
+        if due or self.pending:
+            self._dirty_since_ns = 0
+            self._syncer.start(self._wal.batch, self._wal.sync_targets())
+
+    def sync_done(self) -> None:
+        """Take the result of a sync that has ended, if one has."""
+        done = self._syncer.take_done()
+        if done is None or self._wal is None:
+            return
+        if done.error is not None:
+            self._fail_group(self._wal.sync_failed(done.error))
+            return
+        self._wal.synced(done.batch, done.targets)
+        while self._groups and self._groups[0].batch <= done.batch:
+            self._release(self._groups.pop(0), done.ended_ns)
+        self._maybe_sync(self._clock.monotonic_ns())
+
+    def _release(self, group: Group, ended_ns: int) -> None:
+        for topic, ceiling in group.ceilings:
+            # A ceiling that was replaced meanwhile says nothing any more.
+            if topic.ceiling == ceiling:
+                topic.durable_ceiling = ceiling
+        for command in group.commands:
+            assert command.answer is not None
+            sync_ns = max(0, ended_ns - group.written_ns)
+            self._finish(command, group.append_ns, sync_ns)
+        self.ready.topics += group.topics
+
+    # -- long-polls
+
+    def _wake_waiters(self) -> None:
+        """Run the long-polls again whose topics have changed in this group."""
+        appended, self._context.appended = self._context.appended, set()
+        for name in appended:
+            for command in self._waiters.pop(name, ()):
+                if not command.cancelled:
+                    self.execute(command)
+
+    def expire_waiters(self) -> None:
+        """Answer the long-polls whose time is over."""
+        now_ns = self._clock.monotonic_ns()
+        while self._deadlines and (self._deadlines[0][0] <= now_ns or self._is_over(self._deadlines[0][2])):
+            command = heapq.heappop(self._deadlines)[2]
+            if not self._is_over(command):
+                self._waiters[command.topic].remove(command)
+                self.execute(command)
+
+    def _is_over(self, command: Command) -> bool:
+        return command.cancelled or command.answer is not None
+
+    def answer_waiters(self, origin: object) -> None:
+        """Answer every long-poll of one peer now, with what there is."""
+        for name, commands in list(self._waiters.items()):
+            for command in [c for c in commands if c.origin is origin]:
+                commands.remove(command)
+                command.deadline_ns = self._clock.monotonic_ns()
+                self.execute(command)
+            if not commands:
+                del self._waiters[name]
+
+    def forget(self, command: Command) -> None:
+        """Nobody waits for this answer any more."""
+        command.cancelled = True
+        waiting = self._waiters.get(command.topic)
+        if waiting and command in waiting:
+            waiting.remove(command)
+            if not waiting:
+                del self._waiters[command.topic]
+
+    def take_waiters(self) -> list[Command]:
+        """Every long-poll, to be asked again elsewhere."""
+        waiters = [command for commands in self._waiters.values() for command in commands]
+        self._waiters.clear()
+        return waiters
+
+    # -- time and end
+
+    @property
+    def pending(self) -> bool:
+        """Whether an answer or a topic waits for a sync."""
+        return any(group.commands or group.topics for group in self._groups)
+
+    def take_ready(self) -> Ready:
+        ready, self.ready = self.ready, Ready()
+        return ready
+
+    def next_due_ns(self) -> int | None:
+        """When time alone has something to do next; None while everything is at rest."""
+        due = [self._deadlines[0][0]] if self._deadlines else []
+        if self._dirty_since_ns and not self._syncer.busy:
+            due.append(self._dirty_since_ns + self._sync_interval_ns)
+        if self._context.restless and self._context.writable:
+            due.append(self._swept_ns + SWEEP_TOPICS_EVERY_NS)
+        return min(due, default=None)
+
+    def tick(self) -> None:
+        """What time alone brings: expiry with its floors, clean topics, the periodic sync."""
+        context = self._context
+        now_ns = self._clock.monotonic_ns()
+        if context.writable and now_ns - self._swept_ns >= SWEEP_TOPICS_EVERY_NS:
+            self._swept_ns = now_ns
+            for topic in list(context.restless):
+                self._sweep_topic(topic)
+        self.commit()
+
+    def _sweep_topic(self, topic: TopicState) -> None:
+        context = self._context
+        if self.registry.by_id(topic.log.topic_id) is None:
+            context.restless.discard(topic)
+            return
+        topic.log.expire(context.now_ms)
+        for frame in topic.floor_frames():
+            context.log(frame)
+        if not topic.clean and context.now_ms - topic.written_ms >= CLEAN_AFTER_MS:
+            context.log(topic.make_clean())
+        if topic.clean and not (topic.log.config.ttl_ms and topic.log.count):
+            context.restless.discard(topic)
+
+    def close(self) -> None:
+        """End the session in order: exact heads, everything synced, the end marked.
+
+        The caller sees to it that no sync is under way.
+        """
+        if self._wal is None or self._wal.failure is not None or not self._context.writable:
+            return
+        for topic in self.registry:
+            if not topic.clean:
+                self._context.log(topic.make_clean())
+        self._context.log(frames.close_frame())
+        self.commit()
+        if not self.must_reload:
+            self._wal.sync_now()
+            for group in self._groups:
+                self._release(group, self._clock.monotonic_ns())
+            self._groups.clear()
+            self._wal.close()

@@ -1,0 +1,1 @@
+"""The write-ahead log of one shard: chained, checksummed batches in numbered files."""

@@ -1,0 +1,193 @@
+"""Appending to the log: one write per batch, files that rotate, room that is taken before it is needed.
+
+Kept here and nowhere else:
+  * A log is never rewound and never overwritten. A session starts a new file; a failed batch is
+    abandoned where it lies and nothing is written behind it in that file.
+  * Space is preallocated in steps, so that a full disk is noticed before a batch is built. The file's
+    size is also the witness that its end was not cut off.
+  * Any EIO and any failed sync is final: the writer refuses from then on.
+Decided elsewhere: when to sync (sync.py), what to do about a failure (the actor).
+"""
+
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shards.disk import Disk, Fd
+from shards.wal import batch as codec
+from shards.wal.batch import Frame
+
+MIB = 1024 * 1024
+
+
+class WalFailed(Exception):
+    """The log cannot be written. `final`: not until a restart; else when there is room again."""
+
+    def __init__(self, message: str, *, final: bool) -> None:
+        super().__init__(message)
+        self.final = final
+
+
+@dataclass(frozen=True, slots=True)
+class WalOptions:
+    directory: str = "wal"
+    file_bytes: int = 64 * MIB  # a file that has grown past this is followed by a new one
+    step_bytes: int = 8 * MIB  # preallocated at once
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where the next session goes on: what recovery found."""
+
+    batch: int = 0
+    identity: int = 0
+    session: int = 0
+    file: int = 0
+
+
+def file_name(directory: str, number: int) -> str:
+    return f"{directory}/{number:08d}.wal"
+
+
+class WalWriter:
+    """The end of the log, open for appending."""
+
+    def __init__(self, disk: Disk, options: WalOptions, end: LogEnd) -> None:
+        self._disk = disk
+        self._options = options
+        self.session = end.session + 1
+        self.batch = end.batch
+        self.durable = end.batch
+        self._identity = end.identity
+        self._file = end.file
+        self._fd: Fd = -1
+        self._position = 0
+        self._allocated = 0
+        # Files whose data a sync must cover besides the current one: written to since the last sync.
+        self._unsynced: list[Fd] = []
+        self.failure: WalFailed | None = None
+        self.bytes_written = 0
+        self._new_file()
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes that can be appended without asking the disk for space."""
+        return self._allocated - self._position
+
+    def reserve(self, length: int) -> None:
+        """Make room for `length` bytes, or raise WalFailed with nothing changed."""
+        self._refuse_if_failed()
+        if self.room_bytes >= length:
+            return
+        try:
+            if self._position >= self._options.file_bytes:
+                self._new_file()
+            if self.room_bytes < length:
+                step = self._options.step_bytes
+                wanted = -(-(self._position + length) // step) * step
+                self._disk.fallocate(self._fd, self._allocated, wanted - self._allocated)
+                self._allocated = wanted
+        except OSError as error:
+            raise self._failed(error, "make room in") from error
+
+    def append(self, frames: Sequence[Frame], *, now_ms: int) -> int:
+        """Write one batch; returns its number. After a failure nothing of it counts."""
+        self._refuse_if_failed()
+        number = self.batch + 1
+        data, identity = codec.encode(
+            frames,
+            number=number,
+            session=self.session,
+            durable=self.durable,
+            predecessor=self._identity,
+            time_ms=now_ms,
+        )
+        try:
+            self.reserve(len(data))
+        except WalFailed as failed:
+            # The caller's memory is ahead of the log now; only a reload makes them equal again.
+            self.failure = failed
+            raise
+        self._write(data)
+        self.batch, self._identity = number, identity
+        self.bytes_written += len(data)
+        return number
+
+    def sync_targets(self) -> list[Fd]:
+        """The files that must be synced for everything appended so far to be durable."""
+        return [*self._unsynced, self._fd]
+
+    def synced(self, batch: int, targets: list[Fd]) -> None:
+        """A sync of `targets` that was started when `batch` was the last one has succeeded."""
+        self.durable = max(self.durable, batch)
+        for fd in targets:
+            if fd in self._unsynced:
+                self._unsynced.remove(fd)
+                self._disk.close(fd)
+
+    def sync_failed(self, error: OSError) -> WalFailed:
+        return self._failed(error, "sync", final=True)
+
+    def sync_now(self) -> None:
+        """Sync here and now; raises WalFailed."""
+        batch, targets = self.batch, self.sync_targets()
+        try:
+            for fd in targets:
+                self._disk.fdatasync(fd)
+        except OSError as error:
+            raise self.sync_failed(error) from error
+        self.synced(batch, targets)
+
+    def close(self) -> None:
+        """Give back what was preallocated; the last batch says that the log ends here."""
+        if self.failure is None:
+            self._disk.truncate(self._fd, self._position)
+            self._disk.fdatasync(self._fd)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the files as they are."""
+        for fd in self.sync_targets():
+            self._disk.close(fd)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        offset = self._position
+        try:
+            while view:
+                written = self._disk.pwrite(self._fd, view, offset)
+                view = view[written:]
+                offset += written
+        except OSError as error:
+            # Nothing may follow an abandoned batch in its file, so whatever comes starts a new one.
+            raise self._failed(error, "write to", must_reload=True) from error
+        self._position = offset
+
+    def _new_file(self) -> None:
+        path = file_name(self._options.directory, self._file + 1)
+        fd = self._disk.open(path, create=True)
+        try:
+            self._disk.fallocate(fd, 0, self._options.step_bytes)
+            self._disk.fdatasync(fd)
+            self._disk.fsync_dir(self._options.directory)
+        except OSError:
+            self._disk.close(fd)
+            self._disk.unlink(path)
+            raise
+        if self._fd >= 0:
+            self._unsynced.append(self._fd)
+        self._fd, self._file = fd, self._file + 1
+        self._position, self._allocated = 0, self._options.step_bytes
+
+    def _refuse_if_failed(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def _failed(
+        self, error: OSError, doing: str, *, final: bool = False, must_reload: bool = False
+    ) -> WalFailed:
+        transient = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        failed = WalFailed(f"could not {doing} the log: {error}", final=final or not transient)
+        if failed.final or must_reload:
+            self.failure = failed
+        return failed

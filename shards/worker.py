@@ -1,0 +1,155 @@
+"""A shard process: `python -m shards.worker --boot-fd N`, started by the supervisor.
+
+Its life: take the lock of the shard's directory, accept links at once, load the log in a thread while
+probes are answered, serve, and on SIGTERM answer what was taken, close the log and leave.
+"""
+
+import fcntl
+import logging
+import os
+import signal
+import socket
+from pathlib import Path
+
+import trio
+
+from shards.actor import Actor
+from shards.clock import RealClock
+from shards.disk import RealDisk
+from shards.load import Loaded, load
+from shards.shard import Shard
+from shards.wal.sync import ThreadSyncer
+from shards.wal.writer import WalOptions, WalWriter
+from topics import child
+
+log = logging.getLogger("shard")
+
+# While the disk is full at start, opening the log is tried again this often.
+_RETRY_OPEN_S = 5.0
+
+
+class Worker:
+    def __init__(self, boot: child.Boot) -> None:
+        self._boot = boot
+        self._settings = boot.settings
+        directory = boot.data_dir / f"shard-{boot.index:02d}"
+        directory.mkdir(mode=0o700, exist_ok=True)
+        self._lock_fd = _lock(directory / "LOCK")
+        self._disk = RealDisk(directory)
+        self._clock = RealClock()
+        self._syncer = ThreadSyncer(self._disk)
+        self._wal: WalWriter | None = None
+        self._wal_options = WalOptions(file_bytes=self._settings.wal_file_bytes)
+        self.actor = Actor(
+            _listen(boot.shard_socket(boot.index)),
+            self._syncer,
+            self._clock,
+            index=boot.index,
+            epoch=boot.epoch,
+            body_bytes_max=self._settings.limits.body_bytes,
+        )
+        self._reload_wanted = trio.Event()
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            with trio.open_signal_receiver(signal.SIGTERM) as terminations:
+                nursery.start_soon(self.actor.run)
+                self._boot.say(child.LISTENING)
+                self.actor.on_must_reload = lambda: self._reload_wanted.set()
+                nursery.start_soon(self._keep_loaded)
+                async for _ in terminations:
+                    break
+            await self._stop()
+            nursery.cancel_scope.cancel()
+
+    async def _keep_loaded(self) -> None:
+        """Load the log; again after its writing failed, for memory is ahead of it then."""
+        reason = ""
+        while True:
+            self.actor.status.state, self.actor.status.progress = "recovering", 0.0
+            await self.actor.sync_idle()
+            if self._wal is not None:
+                reason = str(self._wal.failure) if self._wal.failure and self._wal.failure.final else ""
+                self._wal.abandon()
+            loaded = await self._load(reason)
+            self._boot.say(child.READY)
+            with trio.move_on_after(_RETRY_OPEN_S if loaded.no_space else float("inf")):
+                await self._reload_wanted.wait()
+            self.actor.shard = None
+            self._reload_wanted = trio.Event()
+
+    async def _load(self, read_only_because: str) -> Loaded:
+        status, started_ns = self.actor.status, self._clock.monotonic_ns()
+
+        def progress(share: float) -> None:
+            status.progress = share
+
+        def load_here() -> tuple[Loaded, WalWriter | None]:
+            return load(
+                self._disk,
+                self._wal_options,
+                self._clock,
+                progress=progress,
+                read_only_because=read_only_because,
+            )
+
+        loaded, self._wal = await trio.to_thread.run_sync(load_here)
+        self._report(loaded, (self._clock.monotonic_ns() - started_ns) / 1e9)
+        self.actor.shard = Shard(
+            loaded, self._wal, self._syncer, self._clock, self._settings.limits,
+            sync_interval_ms=self._settings.sync_interval_ms,
+        )  # fmt: skip
+        status.state, status.progress = "ready" if self._wal is not None else "read_only", 1.0
+        status.detail = "; ".join(loaded.problems)
+        return loaded
+
+    def _report(self, loaded: Loaded, seconds: float) -> None:
+        findings = loaded.findings
+        records = sum(topic.log.count for topic in loaded.registry)
+        log.info(
+            "log.replayed",
+            extra={
+                "shard": self._boot.index, "topics": len(loaded.registry), "records": records,
+                "batches": findings.batches, "bytes": findings.bytes_read, "seconds": round(seconds, 3),
+                "machine_crash": loaded.machine_crash, "holes": loaded.holes,
+            },
+        )  # fmt: skip
+        if findings.cut_bytes:
+            log.warning("log.tail_cut", extra={"shard": self._boot.index, "bytes": findings.cut_bytes})
+        for place in findings.quarantined:
+            log.error("log.quarantined", extra={"shard": self._boot.index, "place": place})
+        for problem in loaded.problems:
+            log.error("log.read_only", extra={"shard": self._boot.index, "problem": problem})
+
+    async def _stop(self) -> None:
+        self.actor.status.state = "stopping"
+        if self.actor.shard is not None:
+            await self.actor.drained()
+            await self.actor.sync_idle()
+        if self.actor.shard is not None:
+            self.actor.shard.close()
+        log.info("shard.stopped", extra={"shard": self._boot.index})
+
+
+def _lock(path: Path) -> int:
+    """Keep an orphan of an earlier server from writing beside its successor."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    return fd
+
+
+def _listen(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen(64)
+    listener.setblocking(False)
+    return listener
+
+
+def main() -> None:
+    trio.run(Worker(child.boot()).run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Everything that proves the promises; see the folders."""

@@ -1,0 +1,3 @@
+from topics.cli import main
+
+raise SystemExit(main())

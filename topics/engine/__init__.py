@@ -1,0 +1,1 @@
+"""The rules of the product, pure: no files, no sockets, no clocks, no trio. Time is an argument."""

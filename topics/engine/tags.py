@@ -1,0 +1,108 @@
+"""Tags of one chunk and the index over them.
+
+Tags are kept as JSON strings in one byte column. The index is an array of record numbers sorted by
+tag, built at the first match delete that needs it: topics that never delete by tag pay nothing.
+Later records wait in a short unsorted tail that is merged when it has grown, so a lookup is a binary
+search plus a bounded scan, never a walk over the log.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from topics.engine.run import encode_tag
+from topics.errors import InvalidRequest
+
+# Longer tails are merged into the sorted part before a lookup.
+_UNSORTED_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TagMatch:
+    """`Eq` matches one tag, `Glob` every tag that starts with a literal prefix."""
+
+    encoded: bytes
+    is_prefix: bool
+
+    def covers(self, tag: bytes) -> bool:
+        return tag.startswith(self.encoded) if self.is_prefix else tag == self.encoded
+
+
+def parse_match(value: object, *, field: str) -> TagMatch:
+    """`"X"`, `["tag","Eq","X"]` or `["tag","Glob","X*"]`."""
+    if isinstance(value, str):
+        return TagMatch(encode_tag(value), is_prefix=False)
+    if not isinstance(value, list) or len(value) != 3 or not all(isinstance(part, str) for part in value):
+        raise InvalidRequest(
+            f'{field} must be a string or ["tag", "Eq"|"Glob", value]', field=field, value=_shown(value)
+        )
+    subject, operator, text = value
+    if subject != "tag":
+        raise InvalidRequest(f'{field}[0] must be "tag"', field=f"{field}[0]", value=_shown(subject))
+    if operator == "Eq":
+        return TagMatch(encode_tag(text), is_prefix=False)
+    if operator != "Glob":
+        raise InvalidRequest(
+            f'{field}[1] must be "Eq" or "Glob"', field=f"{field}[1]", value=_shown(operator)
+        )
+    prefix, star, rest = text.partition("*")
+    if not star or rest:
+        raise InvalidRequest(
+            f"{field}[2] must be a literal prefix followed by one *", field=f"{field}[2]", value=_shown(text)
+        )
+    return TagMatch(encode_tag(prefix)[:-1], is_prefix=True)
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 64 else text[:61] + "..."
+
+
+class TagColumn:
+    """The tags of a chunk's records, in record order; an empty tag means none."""
+
+    __slots__ = ("_bytes", "_ends", "_indexed", "_order")
+
+    def __init__(self, untagged: int) -> None:
+        self._bytes = bytearray()
+        self._ends = array("I", [0]) * untagged
+        self._order: array[int] = array("I")
+        self._indexed = 0
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def extend(self, lengths: "array[int]", tags: bytes) -> None:
+        end = len(self._bytes)
+        for length in lengths:
+            end += length
+            self._ends.append(end)
+        self._bytes += tags
+
+    def extend_untagged(self, count: int) -> None:
+        self._ends.extend([len(self._bytes)] * count)
+
+    def __getitem__(self, index: int) -> bytes:
+        start = self._ends[index - 1] if index else 0
+        return bytes(self._bytes[start : self._ends[index]])
+
+    def find(self, match: TagMatch, *, below: int) -> Iterator[int]:
+        """Record numbers below `below` whose tag matches, in no particular order."""
+        self._merge_tail()
+        order, encoded = self._order, match.encoded
+        at = bisect_left(order, encoded, key=self.__getitem__)
+        while at < len(order) and match.covers(self[order[at]]):
+            if order[at] < below:
+                yield order[at]
+            at += 1
+        for index in range(self._indexed, min(below, len(self._ends))):
+            if (tag := self[index]) and match.covers(tag):
+                yield index
+
+    def _merge_tail(self) -> None:
+        if len(self._ends) - self._indexed > _UNSORTED_MAX:
+            # Timsort sees a sorted run and a short tail, so this is close to a merge.
+            fresh = (index for index in range(self._indexed, len(self._ends)) if self[index])
+            self._order = array("I", sorted([*self._order, *fresh], key=self.__getitem__))
+            self._indexed = len(self._ends)

@@ -1,0 +1,215 @@
+"""One life of a topic: its records, watermarks and counters, and the operations that change them.
+
+Pure state. Callers log what they do here; replaying the same operations gives the same topic.
+`count`, `bytes` and `earliest` are exact by record after every operation.
+"""
+
+from bisect import bisect_right
+
+from topics.engine.chunk import Chunk
+from topics.engine.config import TopicConfig
+from topics.engine.idempotency import IdempotencyWindow
+from topics.engine.run import Run
+from topics.engine.tags import TagMatch
+from topics.engine.watermarks import Hole, Watermarks
+
+
+def _first_seq(chunk: Chunk) -> int:
+    return chunk.first_seq
+
+
+class TopicLog:
+    """The records of one topic. `topic_id` is never reused: it is the topic's epoch."""
+
+    __slots__ = (
+        "bytes",
+        "chunks",
+        "config",
+        "count",
+        "earliest",
+        "head",
+        "keys",
+        "last_read_ts",
+        "last_ts",
+        "last_write_ts",
+        "marks",
+        "name",
+        "topic_id",
+    )
+
+    def __init__(self, topic_id: int, name: str, config: TopicConfig) -> None:
+        self.topic_id = topic_id
+        self.name = name
+        self.config = config
+        self.head = 0
+        self.earliest = 1
+        self.count = 0
+        self.bytes = 0
+        self.last_ts = 0
+        self.chunks: list[Chunk] = []
+        self.marks = Watermarks()
+        self.keys = IdempotencyWindow()
+        self.last_write_ts: int | None = None
+        self.last_read_ts: int | None = None
+
+    def append(self, run: Run) -> None:
+        """Add records at the head. A jump in seqs leaves a range that was never logged: a hole."""
+        assert run.first_seq > self.head, (run.first_seq, self.head)
+        if run.first_seq > self.head + 1:
+            self.lose(run.first_seq - 1, cause="crash")
+        if not self.chunks or not self.chunks[-1].takes(run):
+            if self.chunks:
+                self.chunks[-1].closed = True
+            self.chunks.append(Chunk(run.first_seq))
+        self.chunks[-1].absorb(run)
+        if self.count == 0:
+            self.earliest = run.first_seq
+        self.head = run.last_seq
+        self.count += run.count
+        self.bytes += run.payload_bytes()
+        self.last_ts = max(self.last_ts, run.ts)
+        self.last_write_ts = run.ts
+
+    def lose(self, upto: int, *, cause: str) -> None:
+        """Seqs after the head up to `upto` may have been handed out and are gone."""
+        if upto <= self.head:
+            return
+        self.marks.add_hole(Hole(self.head + 1, upto, "cap", cause))
+        self.head = upto
+        if self.count == 0:
+            self.earliest = upto + 1
+
+    def next_live(self, seq: int) -> int:
+        """The first live seq at or after `seq`; head + 1 if there is none."""
+        seq = max(seq, self.earliest)
+        at = max(0, bisect_right(self.chunks, seq, key=_first_seq) - 1)
+        for position in range(at, len(self.chunks)):
+            chunk = self.chunks[position]
+            index = chunk.first_live(max(0, seq - chunk.first_seq), chunk.count)
+            if index >= 0:
+                return chunk.first_seq + index
+        return self.head + 1
+
+    def trim_below(self, bound: int) -> tuple[int, int]:
+        """Take every live record below `bound` out; returns how many, and the last one's seq (0: none)."""
+        removed = last_removed = dead_chunks = 0
+        for chunk in self.chunks:
+            if chunk.first_seq >= bound:
+                break
+            first = max(0, self.earliest - chunk.first_seq)
+            stop = min(bound, chunk.end_seq) - chunk.first_seq
+            live = chunk.live_count(first, stop)
+            if live > 0:
+                removed += live
+                self.bytes -= chunk.live_bytes(first, stop)
+                last_removed = chunk.first_seq + chunk.last_live(first, stop)
+            if chunk.end_seq <= bound:
+                dead_chunks += 1
+        if removed:
+            self.count -= removed
+            self.earliest = bound
+            self.earliest = self.next_live(bound)
+        del self.chunks[:dead_chunks]
+        return removed, last_removed
+
+    def expire(self, now_ms: int) -> None:
+        """Lose what is older than the topic's TTL."""
+        if not self.config.ttl_ms or not self.count:
+            return
+        cutoff = now_ms - self.config.ttl_ms
+        bound = 0
+        for chunk in self.chunks:
+            index = chunk.index_at_ts(cutoff)
+            bound = chunk.first_seq + index
+            if index < chunk.count:
+                break
+        if bound > self.earliest:
+            self.marks.evicted(ttl=self.trim_below(bound)[1])
+
+    def evict_to_caps(self) -> None:
+        """Lose the oldest records until the topic is within its caps."""
+        config = self.config
+        bound = 0
+        if config.cap_records and self.count > config.cap_records:
+            bound = self._seq_of_live(self.count - config.cap_records)
+        if config.cap_bytes and self.bytes > config.cap_bytes:
+            bound = max(bound, self._seq_within_bytes(config.cap_bytes))
+        if bound:
+            self.marks.evicted(cap=self.trim_below(bound)[1])
+
+    def evict_below(self, bound: int, *, ttl: bool) -> None:
+        """Apply an eviction that was decided before (replay)."""
+        _, last = self.trim_below(bound)
+        lost = max(last, bound - 1)
+        self.marks.evicted(ttl=lost) if ttl else self.marks.evicted(cap=lost)
+
+    def _seq_of_live(self, skip: int) -> int:
+        """The seq after the first `skip` live records."""
+        for chunk in self.chunks:
+            first = max(0, self.earliest - chunk.first_seq)
+            for start, stop in chunk.live_runs(first, chunk.count):
+                if skip < stop - start:
+                    return chunk.first_seq + start + skip
+                skip -= stop - start
+        return self.head + 1
+
+    def _seq_within_bytes(self, cap_bytes: int) -> int:
+        """The lowest seq from which on the live records fit into `cap_bytes`."""
+        excess = self.bytes - cap_bytes
+        for chunk in self.chunks:
+            first = max(0, self.earliest - chunk.first_seq)
+            for start, stop in chunk.live_runs(first, chunk.count):
+                for index in range(start, stop):
+                    if excess <= 0:
+                        return chunk.first_seq + index
+                    excess -= chunk.payload_bytes(index, index + 1)
+        return self.head + 1
+
+    def matching(self, match: TagMatch, *, below: int) -> list[int]:
+        """Live seqs below `below` whose tag matches, ascending; by the tag index only."""
+        found: list[int] = []
+        for chunk in self.chunks:
+            if chunk.first_seq >= below:
+                break
+            if chunk.tags is None:
+                continue
+            floor = self.earliest - chunk.first_seq
+            dead = chunk.deleted
+            hits = sorted(
+                index
+                for index in chunk.tags.find(match, below=below - chunk.first_seq)
+                if index >= floor and (dead is None or not dead[index])
+            )
+            found += [chunk.first_seq + index for index in hits]
+        return found
+
+    def delete(self, ranges: list[tuple[int, int]]) -> int:
+        """Delete the live records of inclusive seq ranges, in ascending order; returns how many."""
+        removed = 0
+        emptied: set[int] = set()
+        for first, last in ranges:
+            at = max(0, bisect_right(self.chunks, first, key=_first_seq) - 1)
+            for position in range(at, len(self.chunks)):
+                chunk = self.chunks[position]
+                if chunk.first_seq > last:
+                    break
+                removed += self._delete_in(chunk, first, last)
+                if chunk.closed and chunk.live_count(0, chunk.count) == 0:
+                    emptied.add(chunk.first_seq)
+        if removed:
+            self.count -= removed
+            self.earliest = self.next_live(self.earliest)
+            emptied.update(c.first_seq for c in self.chunks if c.closed and c.end_seq <= self.earliest)
+            if emptied:
+                self.chunks = [chunk for chunk in self.chunks if chunk.first_seq not in emptied]
+        return removed
+
+    def _delete_in(self, chunk: Chunk, first: int, last: int) -> int:
+        start = max(first, self.earliest, chunk.first_seq) - chunk.first_seq
+        stop = min(last + 1, chunk.end_seq) - chunk.first_seq
+        removed = 0
+        for run_start, run_stop in list(chunk.live_runs(start, stop)):
+            self.bytes -= chunk.payload_bytes(run_start, run_stop)
+            removed += run_stop - run_start
+            chunk.mark_deleted(run_start, run_stop)
+        return removed
