@@ -129,13 +129,7 @@ def _write(context: Context, command: Command) -> Answer:
         if topic.ceiling < needed:
             context.raise_ceiling(topic, needed)
         raise NeedsSync
-    run = render(
-        request.records,
-        first_seq=log.head + 1,
-        ts=max(context.now_ms, log.last_ts),
-        node=request.node,
-        limits=context.limits,
-    )
+    run = _rendered(context, request, first_seq=log.head + 1, ts=max(context.now_ms, log.last_ts))
     check_fits(log.config, run, count=log.count, bytes_=log.bytes, topic=log.name)
     _may_write(context, 0 if topic.ephemeral else run.stored_bytes_max() + RESERVE_BYTES)
     _apply_append(context, topic, run, request.key)
@@ -145,11 +139,22 @@ def _write(context: Context, command: Command) -> Answer:
     )  # fmt: skip
 
 
+def _rendered(context: Context, request: Write, *, first_seq: int, ts: int) -> Run:
+    return render(
+        request.records,
+        first_seq=first_seq,
+        ts=ts,
+        node=request.node,
+        plain=request.plain,
+        limits=context.limits,
+    )
+
+
 def _create_for_write(context: Context, command: Command, request: Write) -> None:
     if not request.create:
         raise TopicNotFound(command.topic)
     config = merged(command.topic, request.config, None, at="config.")
-    run = render(request.records, first_seq=1, ts=context.now_ms, node=request.node, limits=context.limits)
+    run = _rendered(context, request, first_seq=1, ts=context.now_ms)
     check_fits(config, run, count=0, bytes_=0, topic=command.topic)
     _may_write(context, run.stored_bytes_max() + RESERVE_BYTES)
     topic = _create(context, command.topic, config)
@@ -178,14 +183,16 @@ def check_fits(config: TopicConfig, run: Run, *, count: int, bytes_: int, topic:
         )
     if config.discard != "reject":
         return
-    for name, used, added, cap in (
+    caps = [
         ("cap_records", count, run.count, config.cap_records),
         ("cap_bytes", bytes_, size, config.cap_bytes),
-    ):
+    ]
+    for name, _, added, cap in caps:
         if cap and added > cap:
             raise RecordTooLarge(
                 f"{added} can never fit into a {name} of {cap}", field="records", value=added, limit=cap
             )
+    for name, used, added, cap in caps:
         if cap and used + added > cap:
             raise TopicFull(
                 f'topic "{topic}" is full: {name} is {cap}, {used} are used, {added} were to be added',

@@ -66,8 +66,9 @@ def load(
 
 def _check_witness(files: list[LogFile], options: WalOptions, state: Replay, findings: Findings) -> None:
     """Preallocation leaves a file at a multiple of its step; only a closed log may end elsewhere."""
-    if files and not state.closed and files[-1].size % options.step_bytes:
-        findings.unnamed_loss.append(f"{files[-1].path} was cut off at {files[-1].size} bytes")
+    written = [file for file in files if file.first_batch is not None]
+    if written and not state.closed and written[-1].size % options.step_bytes:
+        findings.unnamed_loss.append(f"{written[-1].path} was cut off at {written[-1].size} bytes")
 
 
 def _settle(loaded: Loaded, state: Replay, clock: Clock) -> list[Frame]:

@@ -33,6 +33,8 @@ class Replay:
                 self._session(entry, body)
             elif entry.kind == Kind.CREATE:
                 name, config = frames.decode_create(body)
+                if self.registry.find(name) is not None:
+                    raise FrameError(f"topic {name} exists already")
                 self.registry.add(entry.topic_id, name, config)
             else:
                 self._change(entry, body)
@@ -67,6 +69,8 @@ class Replay:
 def _append(topic: TopicState, entry: FrameEntry, body: bytes | memoryview) -> None:
     append = frames.decode_append(entry.first_seq, entry.count, entry.flags, body)
     log, run = topic.log, append.run
+    if run.first_seq <= log.head:
+        raise FrameError(f"seq {run.first_seq} comes after {log.head}")
     log.append(run)
     topic.logged_head = log.head
     if append.cap_evicted:

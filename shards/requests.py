@@ -1,7 +1,7 @@
 """Request bodies of the data routes: JSON in, checked values out."""
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -44,7 +44,7 @@ class DiffBody(msgspec.Struct, gc=False):
 
 class DeleteBody(msgspec.Struct, gc=False):
     before_seq: int | UnsetType = UNSET
-    match: str | list[Any] | UnsetType = UNSET
+    match: str | list[str] | UnsetType = UNSET
 
 
 _write_decoder = msgspec.json.Decoder(WriteBody)
@@ -55,6 +55,7 @@ _delete_decoder = msgspec.json.Decoder(DeleteBody)
 @dataclass(frozen=True, slots=True)
 class Write:
     records: list[WriteRecord]
+    plain: bool  # no record has a tag, a node or a meta
     node: str | UnsetType
     key: bytes  # digest of the idempotency key; empty if there is none
     create: bool
@@ -79,7 +80,7 @@ Decoded: TypeAlias = Write | Diff | Delete | ConfigPatch
 
 def decode_write(body: bytes, header_key: object, limits: Limits) -> Write:
     parsed = decode_body(_write_decoder, body)
-    check_records(parsed.records, limits)
+    plain = check_records(parsed.records, limits)
     if parsed.node is not UNSET:
         check_text(parsed.node, "node", limits.node_bytes, "TOPICS_MAX_NODE_BYTES")
     key = parsed.idempotency_key
@@ -87,6 +88,7 @@ def decode_write(body: bytes, header_key: object, limits: Limits) -> Write:
         key = header_key
     return Write(
         parsed.records,
+        plain,
         parsed.node,
         _key_digest(key),
         parsed.create is not False,

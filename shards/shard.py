@@ -82,6 +82,7 @@ class Shard:
         self._dirty_since_ns = 0
         self._swept_ns = clock.monotonic_ns()
         self._context.restless.update(self.registry)
+        self._read_clock()
         self._start_group()
 
     # -- commands
@@ -89,7 +90,7 @@ class Shard:
     def execute(self, command: Command) -> bool:
         """Run one command; False if its topic must wait and the command be given again later."""
         context = self._context
-        context.now_ns = self._clock.monotonic_ns()
+        self._read_clock()
         try:
             command.answer = handle(context, command)
         except TopicsError as error:
@@ -120,6 +121,10 @@ class Shard:
         try:
             self._wal.reserve(length)
         except WalFailed as failed:
+            if failed.final:
+                self._executed.append(command)
+                self._fail_group(failed)
+                return True
             error = NotReady(
                 f"the disk has no room for this write: {failed}",
                 retry_after_s=5,
@@ -188,8 +193,12 @@ class Shard:
         self._executed, self._parked = [], []
         context.frames, context.frame_bytes, context.raised, context.appended = [], 0, [], set()
         context.room_bytes = self._wal.room_bytes if self._wal is not None else 0
-        # Time never goes back, whatever the wall clock does: what has expired stays expired.
+
+    def _read_clock(self) -> None:
+        """Wall time never goes back here, whatever the clock does: what has expired stays expired."""
+        context = self._context
         context.now_ms = max(context.now_ms, self._clock.now_ms())
+        context.now_ns = self._clock.monotonic_ns()
 
     def _fail_group(self, failed: WalFailed) -> None:
         self.must_reload = True
@@ -240,7 +249,7 @@ class Shard:
         if done.error is not None:
             self._fail_group(self._wal.sync_failed(done.error))
             return
-        self._wal.synced(done.batch, done.targets)
+        self._wal.synced(done.batch)
         while self._groups and self._groups[0].batch <= done.batch:
             self._release(self._groups.pop(0), done.ended_ns)
         self._maybe_sync(self._clock.monotonic_ns())
@@ -326,9 +335,9 @@ class Shard:
     def tick(self) -> None:
         """What time alone brings: expiry with its floors, clean topics, the periodic sync."""
         context = self._context
-        now_ns = self._clock.monotonic_ns()
-        if context.writable and now_ns - self._swept_ns >= SWEEP_TOPICS_EVERY_NS:
-            self._swept_ns = now_ns
+        self._read_clock()
+        if context.writable and context.now_ns - self._swept_ns >= SWEEP_TOPICS_EVERY_NS:
+            self._swept_ns = context.now_ns
             for topic in list(context.restless):
                 self._sweep_topic(topic)
         self.commit()

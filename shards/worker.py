@@ -26,6 +26,8 @@ log = logging.getLogger("shard")
 
 # While the disk is full at start, opening the log is tried again this often.
 _RETRY_OPEN_S = 5.0
+# At the end, commands already taken get this long to be answered.
+_DRAIN_S = 10.0
 
 
 class Worker:
@@ -57,9 +59,9 @@ class Worker:
                 self._boot.say(child.LISTENING)
                 self.actor.on_must_reload = lambda: self._reload_wanted.set()
                 nursery.start_soon(self._keep_loaded)
-                async for _ in terminations:
-                    break
-            await self._stop()
+                await anext(terminations)
+                # Still receiving: a second SIGTERM must not end the process while it closes its log.
+                await self._stop()
             nursery.cancel_scope.cancel()
 
     async def _keep_loaded(self) -> None:
@@ -124,7 +126,8 @@ class Worker:
     async def _stop(self) -> None:
         self.actor.status.state = "stopping"
         if self.actor.shard is not None:
-            await self.actor.drained()
+            with trio.move_on_after(_DRAIN_S):
+                await self.actor.drained()
             await self.actor.sync_idle()
         if self.actor.shard is not None:
             self.actor.shard.close()

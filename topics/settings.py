@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from topics.engine.limits import KIB, MIB, Limits
+from topics.engine.limits import BATCH_RECORDS_MAX, KIB, MIB, Limits
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -189,7 +189,7 @@ ALLOW_INSECURE_NO_AUTH = Variable(
     "TOPICS_ALLOW_INSECURE_NO_AUTH", "0", _flag(), "1 serves a public address without API keys"
 )
 MAX_BATCH_RECORDS = Variable(
-    "TOPICS_MAX_BATCH_RECORDS", "10000", _integer(1, 100_000), "records in one write"
+    "TOPICS_MAX_BATCH_RECORDS", "10000", _integer(1, BATCH_RECORDS_MAX), "records in one write"
 )
 MAX_RECORD_BYTES = Variable(
     "TOPICS_MAX_RECORD_BYTES", "1MiB", _bytes("1", "64MiB"), "data and meta of one record"

@@ -15,7 +15,7 @@ import msgspec
 
 from shards.wal.batch import Frame
 from topics.engine.config import TopicConfig
-from topics.engine.run import Run
+from topics.engine.run import Run, head_lengths
 from topics.engine.watermarks import Hole
 
 assert sys.byteorder == "little", "the log's columns are little-endian arrays"
@@ -130,7 +130,8 @@ def decode_append(first_seq: int, count: int, flags: int, body: bytes | memoryvi
         lengths.append(len(blob))
     if not count or sum(lengths) + count - 1 != len(blob):
         raise FrameError(f"{count} records do not fill {len(blob)} bytes")
-    run = Run(first_seq, count, ts, blob, lengths, nodes, node_ids, meta_lengths, tag_lengths, tags)
+    heads = head_lengths(first_seq, count, ts)
+    run = Run(first_seq, count, ts, blob, heads, lengths, nodes, node_ids, meta_lengths, tag_lengths, tags)
     return Append(run, key, cap_evicted)
 
 

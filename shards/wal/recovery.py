@@ -154,7 +154,7 @@ def replay(disk: Disk, files: list[LogFile], findings: Findings) -> Iterator[tup
         # A later file's first batch says how far its session had accepted what stands before it.
         firsts = [later.first_batch for later in files[position + 1 :] if later.first_batch is not None]
         limit = min(firsts, default=None)
-        at = 0
+        at, explained = 0, False
         for batch in find_batches(content):
             if batch.number <= end.batch or (limit is not None and batch.number >= limit):
                 continue
@@ -163,10 +163,12 @@ def replay(disk: Disk, files: list[LogFile], findings: Findings) -> Iterator[tup
             found = codec.entries(data, batch)
             intact = not batch.from_trailer and all(entry.intact for entry in found)
             if verdict(intact=intact, number=batch.number, durable=durable) is Verdict.CUT:
-                findings.uncertain_tail |= any(data[batch.end - codec.TRAILER_BYTES :])
+                explained = not any(data[batch.end - codec.TRAILER_BYTES :])
                 break
             end = LogEnd(batch.number, batch.identity, session, end.file)
             at = batch.end
+            # Whatever was cut before this batch had been judged by the session that wrote it.
+            findings.uncertain_tail = False
             findings.batches += 1
             findings.time_ms = max(findings.time_ms, batch.time_ms)
             for entry in found:
@@ -175,7 +177,10 @@ def replay(disk: Disk, files: list[LogFile], findings: Findings) -> Iterator[tup
                 yield entry, data[entry.start : entry.start + entry.length]
         content_bytes = len(content.rstrip(b"\0"))
         findings.content[file.path] = max(content_bytes, min(at, file.size))
-        findings.cut_bytes += max(0, content_bytes - at)
+        if content_bytes > at:
+            findings.cut_bytes += content_bytes - at
+            # A write that a kill interrupted leaves a header, and preallocated zeros where its end should be.
+            findings.uncertain_tail = not explained
         findings.bytes_read += file.size
     if end.batch < durable:
         findings.unnamed_loss.append(
@@ -189,7 +194,6 @@ def _continues(batch: Batch, end: LogEnd, durable: int, findings: Findings) -> b
     if batch.number == end.batch + 1 and (batch.from_trailer or batch.predecessor == end.identity):
         return True
     if end.batch + 1 > durable:
-        findings.uncertain_tail = True
         return False
     findings.unnamed_loss.append(
         f"batch {batch.number} does not follow batch {end.batch}: what stood between them is gone"

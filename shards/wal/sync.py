@@ -18,7 +18,6 @@ class SyncDone:
     """Everything up to `batch` is durable, or `error` says why it is not."""
 
     batch: int
-    targets: list[Fd]
     started_ns: int
     ended_ns: int
     error: OSError | None
@@ -42,7 +41,7 @@ def run_sync(disk: Disk, batch: int, targets: list[Fd]) -> SyncDone:
             disk.fdatasync(fd)
     except OSError as caught:
         error = caught
-    return SyncDone(batch, targets, started_ns, time.monotonic_ns(), error)
+    return SyncDone(batch, started_ns, time.monotonic_ns(), error)
 
 
 class InlineSyncer:

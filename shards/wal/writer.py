@@ -63,8 +63,8 @@ class WalWriter:
         self._fd: Fd = -1
         self._position = 0
         self._allocated = 0
-        # Files whose data a sync must cover besides the current one: written to since the last sync.
-        self._unsynced: list[Fd] = []
+        # Files before the current one that a sync must still cover, each with its last batch.
+        self._unsynced: list[tuple[Fd, int]] = []
         self.failure: WalFailed | None = None
         self.bytes_written = 0
         self._new_file()
@@ -115,15 +115,14 @@ class WalWriter:
 
     def sync_targets(self) -> list[Fd]:
         """The files that must be synced for everything appended so far to be durable."""
-        return [*self._unsynced, self._fd]
+        return [*(fd for fd, _ in self._unsynced), self._fd]
 
-    def synced(self, batch: int, targets: list[Fd]) -> None:
-        """A sync of `targets` that was started when `batch` was the last one has succeeded."""
+    def synced(self, batch: int) -> None:
+        """A sync of all targets that was started when `batch` was the last one has succeeded."""
         self.durable = max(self.durable, batch)
-        for fd in targets:
-            if fd in self._unsynced:
-                self._unsynced.remove(fd)
-                self._disk.close(fd)
+        # A file that was left while the sync ran may hold batches that came after its start.
+        while self._unsynced and self._unsynced[0][1] <= batch:
+            self._disk.close(self._unsynced.pop(0)[0])
 
     def sync_failed(self, error: OSError) -> WalFailed:
         return self._failed(error, "sync", final=True)
@@ -136,7 +135,7 @@ class WalWriter:
                 self._disk.fdatasync(fd)
         except OSError as error:
             raise self.sync_failed(error) from error
-        self.synced(batch, targets)
+        self.synced(batch)
 
     def close(self) -> None:
         """Give back what was preallocated; the last batch says that the log ends here."""
@@ -175,7 +174,7 @@ class WalWriter:
             self._disk.unlink(path)
             raise
         if self._fd >= 0:
-            self._unsynced.append(self._fd)
+            self._unsynced.append((self._fd, self.batch))
         self._fd, self._file = fd, self._file + 1
         self._position, self._allocated = 0, self._options.step_bytes
 

@@ -194,6 +194,8 @@ class SimDisk:
                 return
             if inode in self._live_names and contains(self._live_names, inode, new_directory):
                 raise _error(errno.EINVAL, new)
+            if replaced in self._live_names and contains(self._live_names, replaced, old_directory):
+                raise _error(errno.ENOTEMPTY, new)
             if replaced is not None:
                 self._check_replaceable(inode, replaced, new)
             self._edit_names((old_directory, old_name, None), (new_directory, new_name, inode))

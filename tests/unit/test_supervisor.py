@@ -10,7 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,14 @@ Start = Callable[..., AbstractAsyncContextManager[Server]]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Start:
+def short_tmp() -> Iterator[str]:
+    """For socket directories, also those of killed servers; a test's own path is too long for sockets."""
+    with tempfile.TemporaryDirectory(prefix="t-") as path:
+        yield path
+
+
+@pytest.fixture
+def start(tmp_path: Path, short_tmp: str) -> Start:
     """Starts a fake server on the test's data directory, with settings as keyword arguments."""
 
     @asynccontextmanager
@@ -93,6 +101,7 @@ def start(tmp_path: Path) -> Start:
                     "TOPICS_PORT": "0",
                     "TOPICS_PORT_FILE": str(tmp_path / "port"),
                     "TOPICS_WAL_SHARDS": "2",
+                    "TMPDIR": short_tmp,
                     "FAKE_EVENTS": str(address),
                     "NOTIFY_SOCKET": str(address),
                     **environ,

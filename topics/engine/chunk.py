@@ -77,11 +77,11 @@ class Chunk:
         if run.count == 1:
             self.starts.append(start)
         else:
-            offsets = list(accumulate((length + 1 for length in run.lengths), initial=start))
+            offsets = list(accumulate(map((1).__add__, run.lengths), initial=start))
             offsets.pop()
             self.starts.extend(offsets)
         self.buffer += run.blob
-        self.heads += run.head_lengths()
+        self.heads += run.heads
         if not self.ts_values or self.ts_values[-1] != run.ts:
             self.ts_starts.append(before)
             self.ts_values.append(run.ts)

@@ -69,8 +69,11 @@ def nesting_depth(value: bytes) -> int:
     return deepest
 
 
-def check_records(records: list[WriteRecord], limits: Limits) -> None:
-    """Everything about a write that does not depend on the topic, except the payload sizes."""
+def check_records(records: list[WriteRecord], limits: Limits) -> bool:
+    """Everything about a write that does not depend on the topic, except the payload sizes.
+
+    True if no record has a tag, a node or a meta.
+    """
     if not records:
         raise InvalidRequest("records is empty; a write has at least one record", field="records")
     if len(records) > limits.batch_records:
@@ -81,13 +84,18 @@ def check_records(records: list[WriteRecord], limits: Limits) -> None:
             value=len(records),
             limit=limits.batch_records,
         )
+    plain = True
     for index, record in enumerate(records):
+        if record.tag is UNSET and record.node is UNSET and record.meta is NO_META:
+            continue
+        plain = False
         if record.tag is not UNSET:
             check_text(record.tag, f"records[{index}].tag", limits.tag_bytes, "TOPICS_MAX_TAG_BYTES")
         if record.node is not UNSET:
             check_text(record.node, f"records[{index}].node", limits.node_bytes, "TOPICS_MAX_NODE_BYTES")
         if record.meta is not NO_META:
             _check_meta(bytes(record.meta), index, limits)
+    return plain
 
 
 def check_text(value: str, field: str, limit_bytes: int, variable: str) -> None:

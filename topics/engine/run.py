@@ -26,9 +26,6 @@ TAG_KEY = b',"$tag":'
 # What surrounds the payload of every record: the data key and the closing brace.
 FRAME_BYTES = len(DATA_KEY) + 1
 
-# Node sections are numbered in 16 bits, so no write may hold more records than there are numbers.
-RUN_RECORDS_MAX = 2**16 - 1
-
 # A nesting deeper than allowed needs at least this many bytes, so shorter records need no look.
 _LOOK_AT_BYTES = 256
 
@@ -41,6 +38,7 @@ class Run:
     count: int
     ts: int
     blob: bytes
+    heads: bytes  # bytes of `{"$seq":…,"$ts":…` per record
     lengths: "array[int]"  # rendered bytes per record, without the comma
     nodes: list[bytes]  # distinct node sections; index 0 is "no node"
     node_ids: "array[int] | None"  # per record, an index into `nodes`; None if no record has a node
@@ -52,20 +50,9 @@ class Run:
     def last_seq(self) -> int:
         return self.first_seq + self.count - 1
 
-    def head_lengths(self) -> bytes:
-        """Bytes of `{"$seq":…,"$ts":…` per record: constant between two powers of ten."""
-        fixed = len('{"$seq":,"$ts":') + len(str(self.ts))
-        seq, end, out = self.first_seq, self.first_seq + self.count, b""
-        while seq < end:
-            digits = len(str(seq))
-            upto = min(end, 10**digits)
-            out += bytes((fixed + digits,)) * (upto - seq)
-            seq = upto
-        return out
-
     def payload_bytes(self) -> int:
         """`data` + `meta` bytes as sent, over all records."""
-        total = sum(self.lengths) - sum(self.head_lengths()) - FRAME_BYTES * self.count
+        total = sum(self.lengths) - sum(self.heads) - FRAME_BYTES * self.count
         if self.node_ids is not None:
             total -= sum(len(self.nodes[at]) for at in self.node_ids)
         if self.meta_lengths is not None:
@@ -74,10 +61,9 @@ class Run:
 
     def payload_bytes_max(self) -> int:
         """`data` + `meta` bytes of the largest record."""
-        heads = self.head_lengths()
         largest = 0
         for index, length in enumerate(self.lengths):
-            size = length - heads[index] - FRAME_BYTES
+            size = length - self.heads[index] - FRAME_BYTES
             if self.node_ids is not None:
                 size -= len(self.nodes[self.node_ids[index]])
             if self.meta_lengths is not None and self.meta_lengths[index]:
@@ -87,7 +73,20 @@ class Run:
 
     def stored_bytes_max(self) -> int:
         """At least what the run takes in the log: its bytes, its tags and four numbers per record."""
-        return len(self.blob) + len(self.tags) + 16 * self.count + sum(len(n) + 2 for n in self.nodes)
+        nodes = sum(len(section) + 2 for section in self.nodes) if self.node_ids is not None else 0
+        return len(self.blob) + len(self.tags) + 16 * self.count + nodes
+
+
+def head_lengths(first_seq: int, count: int, ts: int) -> bytes:
+    """Bytes of each record's head: constant between two powers of ten."""
+    fixed = len('{"$seq":,"$ts":') + len(str(ts))
+    seq, end, out = first_seq, first_seq + count, b""
+    while seq < end:
+        digits = len(str(seq))
+        upto = min(end, 10**digits)
+        out += bytes((fixed + digits,)) * (upto - seq)
+        seq = upto
+    return out
 
 
 def node_section(node: str) -> bytes:
@@ -100,15 +99,34 @@ def encode_tag(tag: str) -> bytes:
 
 
 def render(
-    records: Sequence[WriteRecord], *, first_seq: int, ts: int, node: str | UnsetType, limits: Limits
+    records: Sequence[WriteRecord],
+    *,
+    first_seq: int,
+    ts: int,
+    node: str | UnsetType,
+    plain: bool,
+    limits: Limits,
 ) -> Run:
-    """Give each record its seq and time, and render it. Raises if one is too large or too deep."""
-    plain = b'{"$seq":%%d,"$ts":%d,"data":%%b}' % ts
-    simple = node is UNSET
-    if simple and all(r.node is UNSET and r.meta is NO_META and r.tag is UNSET for r in records):
-        rendered = [plain % (seq, r.data) for seq, r in enumerate(records, first_seq)]
-        run = Run(first_seq, len(rendered), ts, b",".join(rendered), array("I", map(len, rendered)),
-                  [b""], None, None, None, b"")  # fmt: skip
+    """Give each record its seq and time, and render it. Raises if one is too large or too deep.
+
+    `plain` says that no record has a tag, a node or a meta of its own.
+    """
+    if plain and node is UNSET:
+        form = b'{"$seq":%%d,"$ts":%d,"data":%%b}' % ts
+        rendered = [form % (seq, record.data) for seq, record in enumerate(records, first_seq)]
+        run = Run(
+            first_seq,
+            len(rendered),
+            ts,
+            b",".join(rendered),
+            head_lengths(first_seq, len(rendered), ts),
+            array("I", map(len, rendered)),
+            [b""],
+            None,
+            None,
+            None,
+            b"",
+        )
     else:
         run = _render_sections(records, first_seq, ts, node)
     _check_sizes(records, run, limits)
@@ -141,6 +159,7 @@ def _render_sections(records: Sequence[WriteRecord], first_seq: int, ts: int, no
         len(rendered),
         ts,
         b",".join(rendered),
+        head_lengths(first_seq, len(rendered), ts),
         array("I", map(len, rendered)),
         nodes,
         node_ids if known else None,

@@ -1,0 +1,1 @@
+"""Whole servers with real processes, real signals and real disks that fail."""
