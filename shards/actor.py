@@ -84,14 +84,19 @@ class Actor:
     # -- the loop
 
     async def run(self) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._run_timer)
-            while True:
-                if not self.mailbox.runnable or self.shard is None:
-                    await trio.lowlevel.wait_readable(self._epoll.fileno())
-                else:
-                    await trio.lowlevel.checkpoint()
-                self._sweep()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._run_timer)
+                while True:
+                    if not self.mailbox.runnable or self.shard is None:
+                        await trio.lowlevel.wait_readable(self._epoll.fileno())
+                    else:
+                        await trio.lowlevel.checkpoint()
+                    self._sweep()
+        finally:
+            for link in self._links.values():
+                link.sock.close()
+            self._epoll.close()
 
     async def _run_timer(self) -> None:
         """Wake up exactly when time has something to bring: a deadline, a sync, an expiry."""

@@ -169,6 +169,9 @@ class _Connection:
 
     async def request(self, op: Op, topic: bytes, params: bytes, body: bytes, arrived_ns: int) -> Reply:
         bulk = len(body) > INLINE_BYTES_MAX
+        if self.lost is not None:
+            # Those who waited have been told; nobody would tell a latecomer.
+            raise link_lost(self.shard, sent=False)
         self._check_room(len(body), bulk=bulk)
         id, waiter = self._enter()
         try:

@@ -1,7 +1,8 @@
 """A request on its way through a shard, and the answer it gets."""
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from topics.errors import TopicsError
 from topics.protocol.messages import Op
@@ -10,8 +11,7 @@ if TYPE_CHECKING:
     from shards.requests import Decoded
 
 
-@dataclass(slots=True)
-class Answer:
+class Answer(msgspec.Struct, gc=False):
     """A response body up to its performance block. `parts` are sent as they are, one after another."""
 
     status: int
@@ -27,8 +27,7 @@ class Answer:
         return cls(error.http_status, [error.body()], retry_after_s=error.retry_after_s)
 
 
-@dataclass(slots=True, eq=False)
-class Command:
+class Command(msgspec.Struct, eq=False):
     """One request. `origin` is whoever gets the answer; the shard never looks inside."""
 
     origin: object
@@ -46,4 +45,4 @@ class Command:
     cancelled: bool = False
     deadline_ns: int = 0  # of a long-poll
     scheduled: bool = False  # its deadline is being watched
-    answer: Answer | None = field(default=None)
+    answer: Answer | None = None

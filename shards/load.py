@@ -18,6 +18,8 @@ from shards.wal.recovery import Findings, LogFile, replay, survey
 from shards.wal.writer import WalFailed, WalOptions, WalWriter
 from topics import __version__
 
+_COPY_BYTES = 1024 * 1024
+
 
 @dataclass(slots=True)
 class Loaded:
@@ -96,11 +98,8 @@ def _open(
     now_ms: int,
 ) -> WalWriter | None:
     try:
-        # The new session calls everything it has read durable, so it must be.
-        durable = max((file.durable for file in files), default=0)
-        for file in files:
-            if file.last_batch > durable:
-                _sync(disk, file.path)
+        for path, (start, end) in loaded.findings.unproven.items():
+            _make_durable(disk, path, start, end)
         wal = WalWriter(disk, options, loaded.findings.end)
         wal.append(opening, now_ms=now_ms)
         wal.sync_now()
@@ -114,9 +113,19 @@ def _open(
     return wal
 
 
-def _sync(disk: Disk, path: str) -> None:
+def _make_durable(disk: Disk, path: str, start: int, end: int) -> None:
+    """The new session calls everything it has read durable, so it must be.
+
+    After a failed sync the kernel may show pages that are not on the disk and call them clean. The same
+    bytes at the same place make them dirty again, so that this sync means what it says.
+    """
     fd = disk.open(path, write=True)
     try:
+        while start < end:
+            part = disk.pread(fd, min(_COPY_BYTES, end - start), start)
+            if not part:
+                break
+            start += disk.pwrite(fd, part, start)
         disk.fdatasync(fd)
     finally:
         disk.close(fd)

@@ -1,6 +1,5 @@
 """Request bodies of the data routes: JSON in, checked values out."""
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
@@ -52,8 +51,7 @@ _diff_decoder = msgspec.json.Decoder(DiffBody)
 _delete_decoder = msgspec.json.Decoder(DeleteBody)
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(msgspec.Struct, frozen=True, gc=False):
     records: list[WriteRecord]
     plain: bool  # no record has a tag, a node or a meta
     node: str | UnsetType
@@ -62,15 +60,13 @@ class Write:
     config: ConfigPatch
 
 
-@dataclass(frozen=True, slots=True)
-class Diff:
+class Diff(msgspec.Struct, frozen=True, gc=False):
     from_seq: int
     wait_ms: int
     options: ReadOptions
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(msgspec.Struct, frozen=True, gc=False):
     before_seq: int | None
     match: TagMatch | None
 

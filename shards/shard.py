@@ -204,9 +204,11 @@ class Shard:
         self.must_reload = True
         self._context.writable = False
         self.read_only_reason = str(failed) if failed.final else ""
+        # What this group logged is abandoned; what earlier groups logged is in the log and may survive.
         outcome = "unknown" if failed.final else "not_applied"
-        pending = [command for group in self._groups for command in group.commands]
-        for command in self._executed + pending:
+        refused = [(command, outcome) for command in self._executed]
+        refused += [(command, "unknown") for group in self._groups for command in group.commands]
+        for command, outcome in refused:
             error = NotReady(str(failed), detail={"reason": "log_failed", "outcome": outcome})
             command.answer = Answer.of_error(error)
             self._finish(command)

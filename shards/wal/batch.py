@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 
+import msgspec
 from xxhash import xxh3_64_intdigest
 
 MAGIC = b"TWAL"
@@ -36,8 +37,7 @@ TRAILER_BYTES = _TRAILER.size + _CHECKSUM.size
 FRAMES_MAX = 2**22
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True, gc=False):
     """One logged event: who and which seqs (`kind` decides their meaning), and its body."""
 
     kind: int

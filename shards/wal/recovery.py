@@ -68,6 +68,8 @@ class Findings:
     unnamed_loss: list[str] = field(default_factory=list)
     time_ms: int = 0  # the latest time that the log knows of
     content: dict[str, int] = field(default_factory=dict)  # bytes of each file that are not preallocated
+    # Where in each file the accepted batches stand that nothing proves durable.
+    unproven: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def survey(disk: Disk, directory: str) -> list[LogFile]:
@@ -169,6 +171,9 @@ def replay(disk: Disk, files: list[LogFile], findings: Findings) -> Iterator[tup
             at = batch.end
             # Whatever was cut before this batch had been judged by the session that wrote it.
             findings.uncertain_tail = False
+            if batch.number > durable:
+                start, _ = findings.unproven.get(file.path, (batch.start, 0))
+                findings.unproven[file.path] = (start, batch.end)
             findings.batches += 1
             findings.time_ms = max(findings.time_ms, batch.time_ms)
             for entry in found:

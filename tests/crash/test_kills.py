@@ -97,9 +97,8 @@ def report(
         f"silent gaps {sum(v.silent_gaps for v in verdicts.values())}; "
         f"ephemeral lost under a tombstone {sum(v.lost_under_tombstone for v in verdicts.values())}"
     )
-    figures(
-        f"failed requests {dict(failed)}; retries with the same key {load.retries_with_key}, deduped {deduped}"
-    )
+    figures(f"failed requests: {', '.join(f'{how} {times}' for how, times in failed.most_common())}")
+    figures(f"retries with the same key {load.retries_with_key}, recognised {deduped}")
 
 
 def test_requests_in_flight_to_a_killed_shard_are_answered_as_unknown(start: Start) -> None:

@@ -215,6 +215,8 @@ class Workload:
             reply = connection.ask("POST", path, body)
         except OSError as error:
             self.failures.append(Failure(time.monotonic(), ledger.shard, type(error).__name__))
+            if isinstance(error, TimeoutError):
+                ledger.complain(f"{path} had no answer within {REQUEST_TIMEOUT_S} s")
             with suppress(OSError):
                 connection.close()
             return None, self.connect()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.server import Server, Topic
+from tests.e2e.server import Server, Topic, Wire, request_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -36,7 +37,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.CallI
         for name, value in getattr(item, "funcargs", {}).items():
             server = value.server if isinstance(value, Topic) else value
             if isinstance(server, Server):
-                report.sections.append((f"stderr of the server in {name!r}", server.stderr()[-4000:]))
+                report.sections.append((f"warnings and errors of the server in {name!r}", server.complaints()))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -70,6 +71,23 @@ def start_server(
 def server(start_server: Callable[[Mapping[str, str]], Server]) -> Server:
     """The server most tests share: default settings, two shards, no keys."""
     return start_server({})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def longest_poll(request: pytest.FixtureRequest) -> Iterator[tuple[float, Wire] | None]:
+    """A read that waits as long as the server lets it, begun before the tests so that it costs no time."""
+    if not any(item.get_closest_marker("waits_for_the_longest_poll") for item in request.session.items):
+        yield None
+        return
+    server: Server = request.getfixturevalue("server")
+    quiet = Topic(server, "nobody-writes-here")
+    quiet.put()
+    body = b'{"wait_ms":600000}'
+    head = f"POST {quiet.path}/diff HTTP/1.1\nContent-Type: application/json\nContent-Length: {len(body)}"
+    with server.connect() as wire:
+        started = time.monotonic()
+        wire.send(request_bytes(head, body))
+        yield started, wire
 
 
 @pytest.fixture(scope="session")

@@ -149,6 +149,10 @@ class Server:
     def stderr(self) -> str:
         return self._stderr_file.read_text(errors="replace")[-20_000:]
 
+    def complaints(self) -> str:
+        """What stands on stderr apart from lines that only inform."""
+        return "\n".join(line for line in self.stderr().splitlines() if '"level": "info"' not in line)
+
     @property
     def _stderr_file(self) -> Path:
         return self.directory / "stderr"

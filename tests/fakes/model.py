@@ -56,7 +56,10 @@ class ManualClock:
         self._monotonic_ns += max(0, ms) * 1_000_000
 
 
-class RecordOut(msgspec.Struct, rename=lambda name: {"seq": "$seq", "ts": "$ts", "node": "$node", "tag": "$tag"}.get(name), forbid_unknown_fields=True):  # fmt: skip  # noqa: E501
+SERVER_FIELDS = {name: f"${name}" for name in ("seq", "ts", "node", "tag")}
+
+
+class RecordOut(msgspec.Struct, rename=SERVER_FIELDS, forbid_unknown_fields=True):
     """A record as a reader gets it; payloads stay the bytes they are."""
 
     seq: int
@@ -191,7 +194,7 @@ class Record:
     def wire_bytes(self) -> int:
         """Its bytes in a default answer."""
         node = "" if self.node is None else ',"$node":' + json.dumps(self.node, ensure_ascii=False)
-        head = '{"$seq":%d,"$ts":%d%s,"data":}' % (self.seq, self.ts, node)
+        head = f'{{"$seq":{self.seq},"$ts":{self.ts}{node},"data":}}'
         return len(head.encode()) + len(self.data) + (len(b',"meta":' + self.meta) if self.meta else 0)
 
 
@@ -219,10 +222,6 @@ class Expected:
     gap: Gap | None
     records: list[Record]
     stop: int
-
-
-class Refused(Exception):
-    """The write must be refused with this error code."""
 
 
 @dataclass(slots=True)
@@ -277,17 +276,18 @@ class TopicModel:
             record.state, record.gone_for_good = "evicted", synced
             self.cap_evicted = record.seq
 
-    def check_fits(self, sizes: list[int]) -> None:
+    def refusal(self, sizes: list[int]) -> str:
+        """The error code that a write of records of these sizes must get; empty if it is taken."""
         cap_records, cap_bytes = self.config["cap_records"], self.config["cap_bytes"]
         if cap_bytes and max(sizes) > cap_bytes:
-            raise Refused("record_too_large")
+            return "record_too_large"
         if self.config["discard"] == "old":
-            return
+            return ""
         if (cap_records and len(sizes) > cap_records) or (cap_bytes and sum(sizes) > cap_bytes):
-            raise Refused("record_too_large")
-        full = cap_records and self.count + len(sizes) > cap_records
-        if full or (cap_bytes and self.bytes + sum(sizes) > cap_bytes):
-            raise Refused("topic_full")
+            return "record_too_large"
+        too_many = cap_records and self.count + len(sizes) > cap_records
+        too_large = cap_bytes and self.bytes + sum(sizes) > cap_bytes
+        return "topic_full" if too_many or too_large else ""
 
     def append(self, records: list[Record], key: str | None) -> None:
         for record in records:

@@ -7,8 +7,9 @@ delivered or not.
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from topics.engine.limits import READ_BYTES_DEFAULT, READ_LIMIT_DEFAULT
 from topics.engine.watermarks import Gap, lost_gap
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 EXAMINE_MAX = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
+class ReadOptions(msgspec.Struct, frozen=True, gc=False):
     limit: int = READ_LIMIT_DEFAULT
     bytes_max: int = READ_BYTES_DEFAULT
     nodes: frozenset[bytes] = frozenset()  # node sections that the reader does not want back
@@ -36,13 +36,12 @@ class ReadOptions:
         return self.include_meta and self.include_data and not self.include_tags
 
 
-@dataclass(slots=True)
-class ReadResult:
+class ReadResult(msgspec.Struct, gc=False):
     """Records as byte runs to be joined by commas, and where the cursor stands now."""
 
     next_from_seq: int
     gap: Gap | None = None
-    parts: list[bytes | memoryview] = field(default_factory=list)
+    parts: list[bytes | memoryview] = msgspec.field(default_factory=list)
     count: int = 0
     size_bytes: int = 0
     examined: int = 0

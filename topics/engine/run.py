@@ -11,7 +11,6 @@ Lengths per record live in arrays; there is no object per record.
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -30,8 +29,7 @@ FRAME_BYTES = len(DATA_KEY) + 1
 _LOOK_AT_BYTES = 256
 
 
-@dataclass(slots=True)
-class Run:
+class Run(msgspec.Struct, gc=False):
     """`count` records from `first_seq` on, all committed at `ts`."""
 
     first_seq: int
