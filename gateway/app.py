@@ -53,6 +53,14 @@ class _Connection(TrioASGIHTTPConnection):
         super().__init__(app, cast("HTTPScope", {**scope, "path": "/"}))
 
     async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        gateway = cast("GatewayApp", self.app).gateway
+        gateway.under_way += 1
+        try:
+            await self._answer(receive, send)
+        finally:
+            gateway.under_way -= 1
+
+    async def _answer(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         request = self._create_request_from_scope(send)
         response: QuartResponse | None = None
         async with trio.open_nursery() as nursery:

@@ -21,4 +21,6 @@ class Gateway:
     started_ns: int
     # True from SIGTERM on: requests under way finish, new ones are told to go elsewhere.
     draining: bool = False
+    # Requests whose answer has not been sent yet.
+    under_way: int = 0
     zlib_threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(ZLIB_THREADS_MAX))

@@ -35,7 +35,8 @@ KEEP_ALIVE_REQUESTS_MAX: Final = 2**31
 LISTEN_BACKLOG: Final = 1024
 HEAD_BYTES_MAX: Final = 16 * 1024
 # Requests that were on their way when the first DRAIN was sent may park after it.
-DRAIN_REPEAT_S: Final = 0.1
+DRAIN_REPEAT_S: Final = 0.05
+DRAIN_QUIET_ROUNDS: Final = 2
 
 
 def hypercorn_config(listen_fd: int, drain_timeout_ms: int) -> Config:
@@ -73,11 +74,12 @@ async def run(told: Boot) -> None:
         async with trio.open_nursery() as nursery:
             for link in links:
                 await nursery.start(link.run)
-            stopping = partial(_stopping, signals, gateway, nursery)
             listening = _Listening(partial(nursery.start_soon, _say_state, told, links))
-            await serve(
-                GatewayApp(gateway), config, shutdown_trigger=stopping, task_status=listening, mode="asgi"
-            )
+            with trio.CancelScope() as serving:
+                stopping = partial(_stopping, signals, gateway, nursery, serving)
+                await serve(
+                    GatewayApp(gateway), config, shutdown_trigger=stopping, task_status=listening, mode="asgi"
+                )
             log.info("gateway.stopped")
             nursery.cancel_scope.cancel()
 
@@ -100,19 +102,29 @@ async def _say_state(told: Boot, links: Sequence[ShardLink]) -> None:
     told.say(READY)
 
 
-async def _stopping(signals: AsyncIterator[int], gateway: Gateway, nursery: trio.Nursery) -> None:
+async def _stopping(
+    signals: AsyncIterator[int], gateway: Gateway, nursery: trio.Nursery, serving: trio.CancelScope
+) -> None:
     """Returns when it is time to stop accepting; the draining goes on behind it."""
     await anext(signals)
     log.info("gateway.draining")
     gateway.draining = True
-    nursery.start_soon(_drain_shards, gateway.pool)
+    nursery.start_soon(_drain, gateway, serving)
 
 
-async def _drain_shards(pool: ShardPool) -> None:
-    while True:
-        for link in pool.all():
+async def _drain(gateway: Gateway, serving: trio.CancelScope) -> None:
+    """Have long-polls answered, and end the serving when nothing has been under way for a while.
+
+    Hypercorn can be left waiting for a connection that it has closed itself (a request that was read at
+    the moment of the stop), so it is not asked whether it is done.
+    """
+    quiet = 0
+    while quiet < DRAIN_QUIET_ROUNDS:
+        for link in gateway.pool.all():
             await link.drain()
         await trio.sleep(DRAIN_REPEAT_S)
+        quiet = quiet + 1 if gateway.under_way == 0 else 0
+    serving.cancel()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -87,6 +87,7 @@ class WalWriter:
                 wanted = -(-(self._position + length) // step) * step
                 self._disk.fallocate(self._fd, self._allocated, wanted - self._allocated)
                 self._allocated = wanted
+                self._sync_size()
         except OSError as error:
             raise self._failed(error, "make room in") from error
 
@@ -128,7 +129,7 @@ class WalWriter:
         return self._failed(error, "sync", final=True)
 
     def sync_now(self) -> None:
-        """Sync here and now; raises WalFailed."""
+        """Sync here and now, while nobody else does; raises WalFailed."""
         batch, targets = self.batch, self.sync_targets()
         try:
             for fd in targets:
@@ -161,6 +162,13 @@ class WalWriter:
             # Nothing may follow an abandoned batch in its file, so whatever comes starts a new one.
             raise self._failed(error, "write to", must_reload=True) from error
         self._position = offset
+
+    def _sync_size(self) -> None:
+        """A size that is not durable would be no witness."""
+        try:
+            self._disk.fdatasync(self._fd)
+        except OSError as error:
+            raise self.sync_failed(error) from error
 
     def _new_file(self) -> None:
         path = file_name(self._options.directory, self._file + 1)

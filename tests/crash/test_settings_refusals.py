@@ -80,8 +80,7 @@ def test_unknown_name_is_a_warning_with_the_nearest_known_one(start: Start) -> N
             line["variable"]: line["note"] for line in server.lines if line["event"] == "settings.unknown"
         }
         assert notes.keys() == {"TOPICS_WALL_SHARDS", "TOPICS_FOO"}
-        assert "TOPICS_WAL_SHARDS" in notes["TOPICS_WALL_SHARDS"]
-        assert "did you mean TOPICS_" in notes["TOPICS_FOO"]
+        assert "did you mean TOPICS_WAL_SHARDS?" in notes["TOPICS_WALL_SHARDS"]
         assert server.stop() == 0
 
 

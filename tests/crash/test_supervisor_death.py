@@ -5,6 +5,7 @@ A data directory has one server at a time, and what a killed one left behind is 
 
 import json
 import os
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -77,7 +78,7 @@ def test_a_stopped_child_dies_with_the_supervisor_too(start: Start) -> None:
         server.wait_ready()
         children = children_of(server)
         for process in children.values():
-            os.kill(process.pid, 19)
+            os.kill(process.pid, signal.SIGSTOP)
         server.kill()
         wait_gone(children, GONE_S)
 
@@ -134,7 +135,6 @@ def test_clean_stop_leaves_no_trace_of_the_run(start: Start) -> None:
         wait_gone(children, within_s=0)
         assert not sockets.exists()
         assert not (server.data_dir / "RUN").exists()
-        # The lock is free: the same directory serves again.
     with start() as again:
         again.wait_ready()
         assert not any(line["event"] == "server.was_killed" for line in again.lines)

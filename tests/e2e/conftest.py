@@ -37,7 +37,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.CallI
         for name, value in getattr(item, "funcargs", {}).items():
             server = value.server if isinstance(value, Topic) else value
             if isinstance(server, Server):
-                report.sections.append((f"warnings and errors of the server in {name!r}", server.complaints()))
+                report.sections.append(
+                    (f"warnings and errors of the server in {name!r}", server.complaints())
+                )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -159,7 +159,11 @@ BAD_DIFFS: list[tuple[dict[str, Any], str]] = [
         for name in ("from_seq", "limit", "wait_ms", "max_batch_bytes")
         for bad in (-1, 1.0, 1.5, "1", None, True, [1], {})
     ],
-    *[({name: bad}, name) for name in ("include_tags", "include_meta") for bad in (1, 0, "true", None, [], {})],
+    *[
+        ({name: bad}, name)
+        for name in ("include_tags", "include_meta")
+        for bad in (1, 0, "true", None, [], {})
+    ],
     *[({"node": bad}, "node") for bad in (1, True, {}, None)],
     *[({"node": ["a", bad]}, "node[1]") for bad in (1, True, {}, None, ["b"])],
 ]
@@ -230,7 +234,10 @@ def test_records_of_the_readers_own_nodes_are_left_out_by_exact_match(
     topic: Topic, node: object, datas: list[str]
 ) -> None:
     topic.write_records(
-        [{"data": name, "node": name} if name != "none" else {"data": name} for name in ["a", "b", "none", "ab", "A"]]
+        [
+            {"data": name, "node": name} if name != "none" else {"data": name}
+            for name in ["a", "b", "none", "ab", "A"]
+        ]
     )
     page = topic.diff(**({} if node is None else {"node": node}))
     assert [record["data"] for record in page["records"]] == datas

@@ -74,9 +74,9 @@ def test_pages_of_any_size_show_every_topic_once_and_end_without_a_cursor(
     _create(server, *names)
     pages = _all_pages(server, prefix=f"{name}:", page_size=page_size)
     assert [shown for page in pages for shown in page] == names
-    assert [len(page) for page in pages] == [
-        min(page_size, 8 - start) for start in range(0, 8, page_size)
-    ], "an exactly full last page carries no cursor"
+    assert [len(page) for page in pages] == [min(page_size, 8 - start) for start in range(0, 8, page_size)], (
+        "an exactly full last page carries no cursor"
+    )
 
 
 def test_a_page_has_100_topics_by_default_and_never_more_than_1000(server: Server, name: str) -> None:
@@ -104,7 +104,9 @@ def test_a_list_without_prefix_shows_everything(server: Server, name: str) -> No
     assert shown == sorted(shown, key=str.encode)
 
 
-def test_a_cursor_is_url_safe_and_survives_the_deletion_of_the_topic_it_names(server: Server, name: str) -> None:
+def test_a_cursor_is_url_safe_and_survives_the_deletion_of_the_topic_it_names(
+    server: Server, name: str
+) -> None:
     names = [f"{name}:{number}" for number in range(4)]
     _create(server, *names)
     cursor = _page(server, prefix=f"{name}:", page_size=2)["next_cursor"]
@@ -121,16 +123,22 @@ def test_a_topic_created_behind_the_cursor_is_still_met(server: Server, name: st
     assert _names(_page(server, prefix=f"{name}:", cursor=cursor)) == [f"{name}:b", f"{name}:c"]
 
 
-@pytest.mark.parametrize("cursor", ["x", "!!!", "%ff", "AAAA", "e30", "e30=", "W10=", "bnVsbA==", "ä", "a b", "=" * 9])
+@pytest.mark.parametrize(
+    "cursor", ["x", "!!!", "%ff", "AAAA", "e30", "e30=", "W10=", "bnVsbA==", "ä", "a b", "=" * 9]
+)
 def test_a_damaged_cursor_is_400(server: Server, cursor: str) -> None:
     server.get("/v0/topics", params={"cursor": cursor}).failed(400, "invalid_request", "cursor")
 
 
-def test_a_cursor_cut_or_bent_anywhere_is_400_or_an_honest_cursor_but_never_500(server: Server, name: str) -> None:
+def test_a_cursor_cut_or_bent_anywhere_is_400_or_an_honest_cursor_but_never_500(
+    server: Server, name: str
+) -> None:
     _create(server, f"{name}:a", f"{name}:b")
     cursor = _page(server, prefix=f"{name}:", page_size=1)["next_cursor"]
     bent = [cursor[:cut] for cut in range(1, len(cursor))]
-    bent += [cursor[:at] + ("A" if cursor[at] != "A" else "B") + cursor[at + 1 :] for at in range(len(cursor))]
+    bent += [
+        cursor[:at] + ("A" if cursor[at] != "A" else "B") + cursor[at + 1 :] for at in range(len(cursor))
+    ]
     statuses = {server.get("/v0/topics", params={"cursor": text}).status for text in bent}
     assert statuses <= {200, 400}
 

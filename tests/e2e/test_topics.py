@@ -129,7 +129,9 @@ def _wrong_values() -> list[tuple[str, object]]:
         no_words: list[object] = ["nonsense", "", "LOG", "Old", "Disk", 1, True, None, ["log"], {}]
         table += [(name, value) for value in no_words]
     table += [("priority", value) for value in (1.0, "1", True, [1], {})]
-    table += [("dead_letter", value) for value in (1, True, ["dlq"], {}, "", "-dlq", "a b", "x" * 256, "ä", "a\n")]
+    table += [
+        ("dead_letter", value) for value in (1, True, ["dlq"], {}, "", "-dlq", "a b", "x" * 256, "ä", "a\n")
+    ]
     table += [(name, U64_MAX + 1) for name in ("ttl_ms", "cap_records", "cap_bytes")]
     return table
 
@@ -248,9 +250,53 @@ def test_percent_escapes_are_decoded_before_the_name_is_looked_at(server: Server
 
 
 BAD_NAMES = [
-    *("-a", ".a", "_a", ":a", "..", ".", "~a", "a~", "a@b", "a+b", "a*", "a,b", "a;b", "a=b", "a!", "a'b", "(a)"),
-    *("%20", "a%20b", "a%00", "%00a", "a%0A", "a%0D", "a%0D%0Ab", "a%09", "a%7f", "a%22", "a%5C", "a%3Eb", "a%3Cb"),
-    *("%C3%A4", "a%C3%A4", "a%E2%82%AC", "a%ff", "%ff", "a%c3", "a%80b", "a%25", "a%2520", "a%7Bb%7D", "a%7Cb"),
+    *(
+        "-a",
+        ".a",
+        "_a",
+        ":a",
+        "..",
+        ".",
+        "~a",
+        "a~",
+        "a@b",
+        "a+b",
+        "a*",
+        "a,b",
+        "a;b",
+        "a=b",
+        "a!",
+        "a'b",
+        "(a)",
+    ),
+    *(
+        "%20",
+        "a%20b",
+        "a%00",
+        "%00a",
+        "a%0A",
+        "a%0D",
+        "a%0D%0Ab",
+        "a%09",
+        "a%7f",
+        "a%22",
+        "a%5C",
+        "a%3Eb",
+        "a%3Cb",
+    ),
+    *(
+        "%C3%A4",
+        "a%C3%A4",
+        "a%E2%82%AC",
+        "a%ff",
+        "%ff",
+        "a%c3",
+        "a%80b",
+        "a%25",
+        "a%2520",
+        "a%7Bb%7D",
+        "a%7Cb",
+    ),
     "a" * 256,
     "a" * 5000,
 ]
@@ -277,7 +323,17 @@ def test_a_bad_name_is_400_on_every_route(server: Server, bad: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        *("a%2Fb", "%2e%2e%2fetc", "..%2f..%2fetc%2fpasswd", "%2e%2e%2f%2e%2e%2f", "a%zz", "a%", "a%2", "%", "%%"),
+        *(
+            "a%2Fb",
+            "%2e%2e%2fetc",
+            "..%2f..%2fetc%2fpasswd",
+            "%2e%2e%2f%2e%2e%2f",
+            "a%zz",
+            "a%",
+            "a%2",
+            "%",
+            "%%",
+        ),
         *("../../etc/passwd", "../health", "%2e%2e", "a/../../etc"),
     ],
 )

@@ -96,13 +96,70 @@ def test_an_empty_meta_is_kept(topic: Topic) -> None:
 
 
 VERBATIM = [
-    *("null", "true", "false", "0", "-0", "-0.0", "1.0", "1.10", "1e3", "1E3", "1E+3", "1e-7", "0.1e1", "1e400", "-1e400"),
-    *("18446744073709551615", "18446744073709551616", "1" * 40, "-" + "9" * 40, "0." + "3" * 60, "9007199254740993"),
-    *('""', '"text"', r'"\u00e9"', '"é"', r'"\/"', '"/"', r'"\ud83d\ude00"', '"😀"', r'"\u0000"', r'"\\"', r'"\""'),
+    *(
+        "null",
+        "true",
+        "false",
+        "0",
+        "-0",
+        "-0.0",
+        "1.0",
+        "1.10",
+        "1e3",
+        "1E3",
+        "1E+3",
+        "1e-7",
+        "0.1e1",
+        "1e400",
+        "-1e400",
+    ),
+    *(
+        "18446744073709551615",
+        "18446744073709551616",
+        "1" * 40,
+        "-" + "9" * 40,
+        "0." + "3" * 60,
+        "9007199254740993",
+    ),
+    *(
+        '""',
+        '"text"',
+        r'"\u00e9"',
+        '"é"',
+        r'"\/"',
+        '"/"',
+        r'"\ud83d\ude00"',
+        '"😀"',
+        r'"\u0000"',
+        r'"\\"',
+        r'"\""',
+    ),
     *(r'"\b\f\n\r\t"', '"\u2028\u2029"', '"\x7f"', r'"\uFFFF"', '"\\u00E9"', r'"\ud83d\uDE00"', '"\ufeff"'),
-    *("[]", "{}", "[ ]", "{ }", "[ 1 , 2 ]", '{ "a" : 1 }', '{"b":1,"a":2}', '{"a":1,"a":2}', '{"a":{"a":1,"a":1}}'),
-    *('{"":0}', '{"$seq":1,"$ts":2}', '{"data":{"data":1},"meta":2}', '[{"records":[{"data":1}]}]', "[\n\t1\r\n]"),
-    *('"}],\\"records\\":[{"', r'{"d\u0061ta":1}', '{"a":[[[]],[{}]]}', "[" * 100 + "]" * 100, '{"a":' * 60 + "1" + "}" * 60),
+    *(
+        "[]",
+        "{}",
+        "[ ]",
+        "{ }",
+        "[ 1 , 2 ]",
+        '{ "a" : 1 }',
+        '{"b":1,"a":2}',
+        '{"a":1,"a":2}',
+        '{"a":{"a":1,"a":1}}',
+    ),
+    *(
+        '{"":0}',
+        '{"$seq":1,"$ts":2}',
+        '{"data":{"data":1},"meta":2}',
+        '[{"records":[{"data":1}]}]',
+        "[\n\t1\r\n]",
+    ),
+    *(
+        '"}],\\"records\\":[{"',
+        r'{"d\u0061ta":1}',
+        '{"a":[[[]],[{}]]}',
+        "[" * 100 + "]" * 100,
+        '{"a":' * 60 + "1" + "}" * 60,
+    ),
 ]
 
 
@@ -118,8 +175,21 @@ def test_data_comes_back_byte_for_byte(topic: Topic, text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *('{"a":1.0}', '{"a":1e3,"b":-0}', '{"b":1,"a":2}', '{"a":1,"a":2}', '{ "a" : [ 1 ] }', r'{"\u00e9":"\/"}', "{ }"),
-        *('{"big":' + "1" * 40 + "}", '{"a":{"nested":{"x":null}}}', '{"$dead_letter_from":"x"}', '{"\n":0}'.replace("\n", "é")),
+        *(
+            '{"a":1.0}',
+            '{"a":1e3,"b":-0}',
+            '{"b":1,"a":2}',
+            '{"a":1,"a":2}',
+            '{ "a" : [ 1 ] }',
+            r'{"\u00e9":"\/"}',
+            "{ }",
+        ),
+        *(
+            '{"big":' + "1" * 40 + "}",
+            '{"a":{"nested":{"x":null}}}',
+            '{"$dead_letter_from":"x"}',
+            '{"\n":0}'.replace("\n", "é"),
+        ),
     ],
     ids=lambda text: text[:16],
 )
@@ -144,7 +214,9 @@ def test_a_key_spelled_with_escapes_is_the_same_key(topic: Topic) -> None:
     assert (record["data"], record["$tag"], record["$node"]) == (7, "x", "n")
 
 
-@pytest.mark.parametrize("text", ["ä", "😀", '"quoted"', "back\\slash", "a\nb", "a b", "\x00", "*", "a*", "\u2028"])
+@pytest.mark.parametrize(
+    "text", ["ä", "😀", '"quoted"', "back\\slash", "a\nb", "a b", "\x00", "*", "a*", "\u2028"]
+)
 def test_tags_and_nodes_of_any_text_come_back_unchanged(topic: Topic, text: str) -> None:
     topic.write_records([{"data": 1, "tag": text, "node": text}]).ok(201)
     record = topic.diff(include_tags=True)["records"][0]
@@ -265,7 +337,9 @@ def test_create_false_spares_a_missing_topic_and_is_nothing_to_an_existing_one(t
 
 
 def test_a_bad_body_comes_before_the_missing_topic(topic: Topic) -> None:
-    topic.write_records([{"data": 1, "tag": 1}], create=False).failed(400, "invalid_request", "records[0].tag")
+    topic.write_records([{"data": 1, "tag": 1}], create=False).failed(
+        400, "invalid_request", "records[0].tag"
+    )
 
 
 def test_auto_create_false_does_not_close_an_existing_topic(topic: Topic) -> None:

@@ -15,11 +15,14 @@ from msgspec import UNSET, Raw, UnsetType
 
 from shards.command import Command
 from shards.load import load
+from shards.requests import decode_write
 from shards.shard import Shard
 from shards.wal.sync import InlineSyncer
 from shards.wal.writer import WalOptions
 from tests.fakes.sim_disk import SimDisk
 from topics.engine.limits import Limits
+from topics.engine.run import render
+from topics.engine.topic import TopicLog
 from topics.protocol.messages import Op
 
 Config = dict[str, Any]
@@ -413,6 +416,17 @@ def merged_config(base: Config, patch: Config) -> Config:
     if config["priority"] is not None:
         config["priority"] = min(max(config["priority"], -1000), 1000)
     return config
+
+
+def append_json(log: TopicLog, *records: str, ts: int = 1000) -> None:
+    """Append records, each given as the JSON object a client would send, straight to a topic's log."""
+    limits = Limits()
+    request = decode_write(f'{{"records":[{",".join(records)}]}}'.encode(), None, limits)
+    log.append(
+        render(
+            request.records, first_seq=log.head + 1, ts=ts, node=UNSET, plain=request.plain, limits=limits
+        )
+    )
 
 
 def interesting_cursors(topic: TopicModel) -> Iterator[int]:

@@ -45,9 +45,10 @@ NODES = st.sampled_from(["n", "n1", "ñ\\", '"', ""])
 TAGS = st.sampled_from(["t", "t1", "t1:x", "t*", "T", "ä", 'q"', "\\", "\n", ""])
 PAYLOADS = st.sampled_from(
     [
-        b"null", b"0", b"-0", b"1.0", b"1e3", b"1E+400", b"9" * 40, b"true", b'""', b'"x"',
-        b'"\\u0041\\n\\/"', b'"\xc3\xa4\xf0\x9f\x98\x80"', b'"\\ud83d\\ude00"', b"[]", b"{}", b"[ 1 ,\t2\r\n]",
-        b'{"a":1,"a":2}', b'{ "b" : 1 , "a" : [ {} ] }', b'{"$seq":7,"data":{"meta":1}}', b'"' + b"y" * 30 + b'"',
+        b"null", b"0", b"-0", b"1.0", b"1e3", b"1E+400", b"9" * 40, b"true", b'""', b'"x"', b"[]", b"{}",
+        b'"\\u0041\\n\\/"', b'"\xc3\xa4\xf0\x9f\x98\x80"', b'"\\ud83d\\ude00"', b"[ 1 ,\t2\r\n]",
+        b'{"a":1,"a":2}', b'{ "b" : 1 , "a" : [ {} ] }', b'{"$seq":7,"data":{"meta":1}}',
+        b'"' + b"y" * 30 + b'"',
     ]
 )  # fmt: skip
 METAS = st.sampled_from([b"{}", b'{"k":"v"}', b'{ "k" : 1.0 }', b'{"k":1,"k":2}'])

@@ -64,7 +64,9 @@ def test_a_topic_that_lost_everything_tells_it_up_to_its_head() -> None:
         (2, 3, 2, "ttl"),
     ],
 )
-def test_the_reason_names_what_was_lost_above_the_cursor(cap: int, ttl: int, cursor: int, reason: str) -> None:
+def test_the_reason_names_what_was_lost_above_the_cursor(
+    cap: int, ttl: int, cursor: int, reason: str
+) -> None:
     found = gap(cursor, Watermarks(cap_evicted=cap, ttl_expired=ttl), 4, head=4)
     assert found is not None
     assert found.reason == reason
@@ -192,5 +194,7 @@ def test_deletes_never_erase_a_hole() -> None:
 
 
 @pytest.mark.parametrize(("first", "last", "missed"), [(1, 5, 5), (5, 5, 1), (1, 0, 0)])
-def test_the_estimate_is_never_larger_than_the_range_and_never_negative(first: int, last: int, missed: int) -> None:
+def test_the_estimate_is_never_larger_than_the_range_and_never_negative(
+    first: int, last: int, missed: int
+) -> None:
     assert Gap(first, last, "cap", resume_after=last).missed_estimate == missed

@@ -13,8 +13,8 @@ MIB = 1024 * KIB
 # A topic name must fit a length byte, and is checked against a charset before anything else sees it.
 TOPIC_NAME_BYTES_MAX = 255
 
-# The nodes of a write are numbered in 16 bits, so no setting may allow more records than there are numbers.
-BATCH_RECORDS_MAX = 2**16 - 1
+# The nodes of a write are numbered in 16 bits, and one number means none.
+BATCH_RECORDS_MAX = 2**16 - 2
 
 # Only a digest of the key is kept, in memory and in the log; the bound keeps a request head small.
 IDEMPOTENCY_KEY_CHARS_MAX = 256

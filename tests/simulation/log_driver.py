@@ -1,0 +1,183 @@
+"""A shard at work, with a ledger of what it promises, step by step."""
+
+import json
+from dataclasses import dataclass, field
+
+from shards.command import Command
+from shards.disk import Disk
+from shards.wal.writer import WalOptions
+from tests.fakes.shard_harness import ROUNDS_MAX, FakeClock, ShardHarness, reply_of
+from tests.simulation.explore import Journal
+from tests.simulation.log_ledger import Ledger
+from tests.simulation.log_view import TINY, WALL_MS, TopicView
+from topics.protocol.messages import Op
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A command under way, and what it will have changed when it is answered."""
+
+    command: Command
+    topic_id: int | None = None
+    deleted: set[int] = field(default_factory=set)
+    view: TopicView | None = None  # its topic when its group was written
+
+
+class Driver:
+    """Issues commands to a shard and writes into the ledger what they were promised.
+
+    `commit`, `finish_sync` and `sync_done` are steps of their own, so that a workload can be between them.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        ledger: Ledger,
+        journal: Journal[str],
+        *,
+        options: WalOptions = TINY,
+        boot_id: str = "boot-1",
+    ) -> None:
+        self.ledger, self._journal = ledger, journal
+        self._asked: dict[int, _Asked] = {}
+        self._records = 0
+        self._committing = False
+        self._views: dict[int, TopicView] = {}
+        clock = FakeClock(wall_ms=WALL_MS, boot_id=boot_id)
+        self.harness = ShardHarness(disk, clock, options=options, deferred=True)
+        self._begin_session()
+
+    def _begin_session(self) -> None:
+        self.harness.on_answer = self._answered
+        self._asked.clear()
+        views = self.ledger.note_memory(self.harness.shard.registry)
+        self.ledger.note_recovered(views)
+        self._journal.ack("session")
+
+    # -- commands
+
+    def put(self, topic: str, **patch: object) -> None:
+        self._submit(Op.PUT_TOPIC, topic, patch)
+
+    def write(
+        self, topic: str, count: int = 1, *, size: int = 8, key: str = "", tag: str = "", **fields: object
+    ) -> None:
+        records: list[dict[str, object]] = []
+        for index in range(count):
+            self._records += 1
+            data: dict[str, object] = {"id": self._records, "fill": "x" * size}
+            if key and not index:
+                data["key"] = key
+            record: dict[str, object] = {"data": data}
+            if tag:
+                record["tag"] = tag
+            if index % 3 == 2:
+                record |= {"node": f"n{index}", "meta": {"m": index}}
+            records.append(record)
+        body = {"records": records, **fields}
+        self._submit(Op.WRITE, topic, body | ({"idempotency_key": key} if key else {}))
+
+    def delete(self, topic: str, **body: object) -> None:
+        self._submit(Op.DELETE_RECORDS, topic, body)
+
+    def drop(self, topic: str) -> None:
+        self._submit(Op.DELETE_TOPIC, topic)
+
+    def _submit(self, op: Op, topic: str, body: object = None) -> None:
+        before = self._topic(topic)
+        asked = _Asked(self.harness.submit(op, topic, body))
+        self._asked[asked.command.id] = asked
+        if op == Op.DELETE_TOPIC and before is not None and self._topic(topic) is None:
+            asked.topic_id = before.topic_id
+            self.ledger.lives[before.topic_id].drop_issued = True
+        self._note_memory()
+        after = self._topic(topic)
+        if op == Op.DELETE_RECORDS and before is not None and after is not None:
+            asked.deleted = before.records.keys() - after.records.keys()
+            self.ledger.lives[after.topic_id].deletes |= asked.deleted
+
+    def _topic(self, name: str) -> TopicView | None:
+        return next((view for view in self._views.values() if view.name == name), None)
+
+    def _note_memory(self) -> None:
+        self._views = self.ledger.note_memory(self.harness.shard.registry)
+        self._journal.issue("memory")
+
+    # -- steps
+
+    def commit(self) -> None:
+        self._committing = True
+        self.harness.commit()
+        self._see_written()
+        self._note_memory()
+
+    def tick(self, ms: int) -> None:
+        self._committing = True
+        self.harness.tick(ms)
+        self._see_written()
+        self._note_memory()
+
+    def finish_sync(self) -> None:
+        self.harness.finish_sync()
+
+    def sync_done(self) -> None:
+        self.harness.sync_done()
+        self._note_memory()
+
+    def settle(self) -> None:
+        """Commit and sync until every command is answered."""
+        for _ in range(ROUNDS_MAX):
+            self.commit()
+            self.finish_sync()
+            self.sync_done()
+            if not (self._asked or self.harness.syncer.busy):
+                return
+        raise AssertionError("commands wait for ever")
+
+    def close(self) -> None:
+        self.settle()
+        self.harness.close()
+
+    def reopen(self, disk: Disk | None = None, *, boot_id: str = "") -> None:
+        """The process is killed, or has ended, and the next one starts."""
+        self.harness = self.harness.reopen(disk, boot_id=boot_id)
+        assert not self.harness.loaded.problems, self.harness.loaded.problems
+        self._begin_session()
+
+    # -- answers
+
+    def _see_written(self) -> None:
+        """What was just written is visible; before the answers of the same commit are handed out."""
+        if not self._committing:
+            return
+        self._committing = False
+        self._views = self.ledger.note_memory(self.harness.shard.registry)
+        self.ledger.note_visible(self._views)
+        for asked in self._asked.values():
+            if asked.view is None and asked.command.answer is not None:
+                asked.view = self._topic(asked.command.topic)
+        self._journal.ack("visible")
+
+    def _answered(self, command: Command) -> None:
+        self._see_written()
+        asked = self._asked.pop(command.id, None)
+        if asked is None:  # answered while it was being submitted
+            return
+        status, body = reply_of(command)
+        assert status in (200, 201), f"{command.op.name} of {command.topic} was refused: {body}"
+        assert command.answer is not None
+        synced = command.answer.synced
+        topic = self._topic(command.topic)
+        if command.op == Op.DELETE_TOPIC:
+            if asked.topic_id is not None:
+                self.ledger.ack_drop(asked.topic_id)
+        elif asked.view is not None and topic is not None and topic.topic_id == asked.view.topic_id:
+            if command.op == Op.WRITE:
+                seqs = range(body["first_seq"], body["last_seq"] + 1)
+                self.ledger.ack_write(topic.topic_id, seqs, asked.view if synced else None)
+            elif command.op == Op.PUT_TOPIC:
+                config = json.dumps(body["config"], separators=(",", ":"))
+                self.ledger.ack_config(topic.topic_id, config, asked.view)
+            elif command.op == Op.DELETE_RECORDS:
+                self.ledger.ack_delete(topic.topic_id, asked.deleted, synced=synced)
+        self._journal.ack(command.op.name)
