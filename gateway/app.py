@@ -21,8 +21,8 @@ from quart_trio.wrappers import TrioRequest, TrioResponse
 from quart_trio.wrappers.request import TrioBody
 
 from gateway.context import Gateway
+from gateway.door import answer
 from gateway.http import Headers, Request, Response, error_response
-from gateway.routes import dispatch
 from topics import errors
 
 
@@ -91,20 +91,17 @@ class GatewayApp(QuartTrio):
         self.config["BODY_TIMEOUT"] = None
         self.config["RESPONSE_TIMEOUT"] = None
 
-    async def handle_request(self, request: QuartRequest) -> QuartResponse:
-        scope = cast("HTTPScope", request.scope)
-        body = cast("_Body", request.body)
-        response = await dispatch(
-            self.gateway,
-            Request(
-                method=scope["method"],
-                raw_path=_path_of(scope["raw_path"]),
-                query_string=scope["query_string"],
-                headers=Headers(scope["headers"]),
-                arrived_ns=time.monotonic_ns(),
-                body=body,
-            ),
+    async def handle_request(self, quart_request: QuartRequest) -> QuartResponse:
+        scope = cast("HTTPScope", quart_request.scope)
+        body = cast("_Body", quart_request.body)
+        request = Request(
+            method=scope["method"],
+            raw_path=_path_of(scope["raw_path"]),
+            query_string=scope["query_string"],
+            headers=Headers(scope["headers"]),
+            arrived_ns=time.monotonic_ns(),
         )
+        response = await answer(self.gateway, request, body)
         body.given_up = True
         return _quart_response(response)
 

@@ -9,9 +9,8 @@ import zlib
 from functools import partial
 from typing import Final
 
-import trio
-
 from gateway.context import Gateway
+from gateway.effects import InThread
 from gateway.http import Request, Response
 from topics.errors import InvalidRequest, PayloadTooLarge, UnsupportedMediaType
 
@@ -49,7 +48,7 @@ async def _gunzip(gateway: Gateway, body: bytes) -> bytes:
     if inline and inflater.feed(body, INLINE_INFLATED_BYTES_MAX):
         return inflater.whole()
     rest = b"" if inline else body
-    await trio.to_thread.run_sync(inflater.feed, rest, limit + 1, limiter=gateway.zlib_threads)
+    await InThread(partial(inflater.feed, rest, limit + 1), gateway.zlib_threads)
     return inflater.whole()
 
 
@@ -91,7 +90,7 @@ async def compressed(gateway: Gateway, request: Request, response: Response) -> 
         return response
     compress = partial(gzip.compress, response.body, COMPRESS_LEVEL, mtime=0)
     if len(response.body) > INLINE_BYTES_MAX:
-        response.body = await trio.to_thread.run_sync(compress, limiter=gateway.zlib_threads)
+        response.body = await InThread(compress, gateway.zlib_threads)
     else:
         response.body = compress()
     response.headers.append(("content-encoding", "gzip"))

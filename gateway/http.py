@@ -1,13 +1,13 @@
 """A request and a response, free of any server: what handlers take and give.
 
-A front door builds a `Request`, calls `routes.dispatch` and sends the `Response`. Nothing here knows
-Quart, Hypercorn or sockets.
+A front door builds a `Request`, drives `routes.dispatch` and sends the `Response`. Nothing here knows
+Quart, Hypercorn or sockets. The body is not part of a request: handlers ask for it (effects.py).
 """
 
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -46,8 +46,6 @@ class Request:
     headers: Headers
     # CLOCK_MONOTONIC when the request was first seen.
     arrived_ns: int
-    # The body as it arrives; ends with the body. Read at most once.
-    body: AsyncIterator[bytes]
 
     @property
     def shown_path(self) -> str:

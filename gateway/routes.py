@@ -6,20 +6,20 @@ says (404, 409, 422). Whatever happens, `dispatch` returns a response.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from gateway import body
 from gateway.compression import compressed
 from gateway.context import Gateway
+from gateway.effects import Handling
 from gateway.handlers import probes, records, topics
 from gateway.http import BadEscape, Request, Response, error_response, percent_decode
 from topics import errors
 
 log = logging.getLogger(__name__)
 
-Handler: TypeAlias = Callable[[Gateway, Request, Mapping[str, str]], Awaitable[Response]]
+Handler: TypeAlias = Callable[[Gateway, Request, Mapping[str, str]], Handling[Response]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ ROUTES: Final = (
 
 
 async def dispatch(gateway: Gateway, request: Request) -> Response:
-    """The response to any request. Reads the body to its end, or as far as is reasonable."""
+    """The response to any request. What is left of its body is the front door's business."""
     try:
         response = await _answer(gateway, request)
     except errors.TopicsError as error:
@@ -59,7 +59,6 @@ async def dispatch(gateway: Gateway, request: Request) -> Response:
         log.exception("request.failed", extra={"method": request.method, "path": request.shown_path})
         internal = errors.Internal("an error inside the server; its log has the details")
         response = error_response(internal, request.arrived_ns)
-    await body.drain(request)
     response = await compressed(gateway, request, response)
     response.headers.append(("content-length", str(len(response.body))))
     if request.method == "HEAD":

@@ -14,10 +14,10 @@ Not here: what a request means, retries, HTTP.
 import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from struct import Struct
-from typing import Final
+from typing import Final, TypeAlias
 
 import trio
 
@@ -62,14 +62,30 @@ RETRY_AFTER_S: Final = 1
 
 _PEER_CREDENTIALS = Struct("3i")
 
+# Called once, with the reply or with the reason for none.
+OnDone: TypeAlias = Callable[[Reply | None, errors.TopicsError | None], None]
+
 
 class _Waiter:
     """One request in flight: what has been sent of it, and what has come back."""
 
-    __slots__ = ("abandoned", "credits", "error", "open", "parts", "received_bytes", "reply", "sent", "wake")
+    __slots__ = (
+        "abandoned",
+        "credits",
+        "error",
+        "on_done",
+        "open",
+        "parts",
+        "received_bytes",
+        "reply",
+        "sent",
+        "wake",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, on_done: OnDone | None = None) -> None:
+        # Either somebody sleeps until there is news, or somebody is called when there is an answer.
         self.wake = trio.Event()
+        self.on_done = on_done
         self.sent = False
         self.abandoned = False
         self.credits = PART_CREDITS
@@ -91,11 +107,34 @@ class _Waiter:
 
     def finish(self, reply: Reply) -> None:
         self.reply = reply
-        self.wake.set()
+        if self.on_done is not None:
+            self.on_done(reply, None)
+        else:
+            self.wake.set()
 
     def fail(self, error: errors.TopicsError) -> None:
         self.error = error
-        self.wake.set()
+        if self.on_done is not None:
+            self.on_done(None, error)
+        else:
+            self.wake.set()
+
+
+class Ticket:
+    """A request in flight whose answer comes by a call."""
+
+    __slots__ = ("_connection", "_id", "_waiter")
+
+    def __init__(self, connection: "_Connection", id: int, waiter: _Waiter) -> None:
+        self._connection = connection
+        self._id = id
+        self._waiter = waiter
+
+    def cancel(self) -> None:
+        """Nobody wants the answer any more."""
+        if not self._waiter.done:
+            self._waiter.on_done = None
+            self._connection.abandon(self._id, self._waiter)
 
 
 class _Connection:
@@ -183,13 +222,27 @@ class _Connection:
                 await waiter.news()
         finally:
             if not waiter.done:
-                waiter.abandoned = True
-                del self._waiters[id]
-                if waiter.sent:
-                    self.post(Cancel(id))
+                self.abandon(id, waiter)
         if waiter.reply is not None:
             return waiter.reply
         raise waiter.error or errors.Internal("a request ended without reply or reason")
+
+    def submit(
+        self, op: Op, topic: bytes, params: bytes, body: bytes, arrived_ns: int, on_done: OnDone
+    ) -> Ticket:
+        """A request with an inline body; `on_done` is called with the reply, or with the reason for none."""
+        if self.lost is not None:
+            raise link_lost(self.shard, sent=False)
+        self._check_room(len(body), bulk=False)
+        id, waiter = self._enter(on_done)
+        self._put(codec.encode_request(id, op, topic, arrived_ns, params, body), waiter)
+        return Ticket(self, id, waiter)
+
+    def abandon(self, id: int, waiter: _Waiter) -> None:
+        waiter.abandoned = True
+        self._waiters.pop(id, None)
+        if waiter.sent:
+            self.post(Cancel(id))
 
     def _check_room(self, body_bytes: int, *, bulk: bool) -> None:
         if len(self._waiters) >= REQUESTS_IN_FLIGHT_MAX:
@@ -200,10 +253,10 @@ class _Connection:
         if used and used + body_bytes > limit:
             raise throttled(self.shard, "bytes waiting to be sent", limit)
 
-    def _enter(self) -> tuple[int, _Waiter]:
+    def _enter(self, on_done: OnDone | None = None) -> tuple[int, _Waiter]:
         while self._next_id in self._waiters:
             self._next_id = (self._next_id + 1) & U32_MAX
-        id, waiter = self._next_id, _Waiter()
+        id, waiter = self._next_id, _Waiter(on_done)
         self._next_id = (id + 1) & U32_MAX
         self._waiters[id] = waiter
         return id, waiter
@@ -355,6 +408,23 @@ class ShardLink:
             raise link_lost(self.shard, sent=False)
         return await connection.request(
             op, topic.encode(), codec.encode_params(params or {}), body, arrived_ns
+        )
+
+    def submit(
+        self,
+        op: Op,
+        topic: str,
+        params: Mapping[str, object] | None,
+        body: bytes,
+        arrived_ns: int,
+        on_done: OnDone,
+    ) -> Ticket:
+        """Like `request`, without waiting: `on_done` is called later. For bodies that fit one message."""
+        connection = self._connection
+        if connection is None:
+            raise link_lost(self.shard, sent=False)
+        return connection.submit(
+            op, topic.encode(), codec.encode_params(params or {}), body, arrived_ns, on_done
         )
 
     async def drain(self) -> None:

@@ -9,13 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import trio
-
 from gateway.context import Gateway
+from gateway.effects import Ask, AskEach
 from gateway.http import Request, Response, json_response
-from shards.client import ShardLink
 from topics import errors
-from topics.protocol.messages import Op
+from topics.protocol.messages import Op, Reply
 from topics.protocol.strict_cbor import CborRefused, decode_value
 
 # A probe must answer before its prober gives up, also when a shard hangs.
@@ -73,22 +71,13 @@ def _shown(index: int, status: ShardStatus) -> dict[str, object]:
 
 
 async def _ask_all(gateway: Gateway, request: Request) -> list[ShardStatus]:
-    links = gateway.pool.all()
-    statuses = [UNREACHABLE] * len(links)
-
-    async def ask(index: int, link: ShardLink) -> None:
-        try:
-            reply = await link.request(Op.STATUS, "", None, b"", arrived_ns=request.arrived_ns)
-        except errors.TopicsError:
-            return
-        if reply.status == 200:
-            statuses[index] = read_status(reply.body)
-
-    with trio.move_on_after(STATUS_TIMEOUT_S):
-        async with trio.open_nursery() as nursery:
-            for index, link in enumerate(links):
-                nursery.start_soon(ask, index, link)
-    return statuses
+    asks = [Ask(link, Op.STATUS, "", None, b"", request.arrived_ns) for link in gateway.pool.all()]
+    silent = errors.NotReady("the shard did not answer in time")
+    answers = await AskEach(asks, STATUS_TIMEOUT_S, silent)
+    return [
+        read_status(answer.body) if isinstance(answer, Reply) and answer.status == 200 else UNREACHABLE
+        for answer in answers
+    ]
 
 
 def read_status(body: bytes) -> ShardStatus:

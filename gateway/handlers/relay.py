@@ -6,6 +6,7 @@ The shard's bytes are the response: the gateway adds no field and parses no reco
 from collections.abc import Mapping
 
 from gateway.context import Gateway
+from gateway.effects import Ask
 from gateway.http import Request, Response, json_bytes
 from topics.protocol.messages import Op, Reply
 
@@ -19,8 +20,7 @@ async def relay(
     params: Mapping[str, object] | None = None,
     body: bytes = b"",
 ) -> Response:
-    link = gateway.pool.link_for(topic)
-    return as_response(await link.request(op, topic, params, body, arrived_ns=request.arrived_ns))
+    return as_response(await Ask(gateway.pool.link_for(topic), op, topic, params, body, request.arrived_ns))
 
 
 def as_response(reply: Reply) -> Response:

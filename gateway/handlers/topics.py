@@ -10,20 +10,21 @@ from collections.abc import Mapping
 from typing import Final
 
 import msgspec
-import trio
 
 from gateway import query
 from gateway.body import read_json
 from gateway.context import Gateway
+from gateway.effects import Ask, AskEach
 from gateway.handlers.relay import as_response, relay
 from gateway.http import Request, Response, json_bytes, performance_block
-from shards.client import ShardLink
 from topics import errors
 from topics.engine.ids import check_topic_name, is_topic_name
 from topics.engine.limits import LIST_PAGE_DEFAULT, LIST_PAGE_MAX, TOPIC_NAME_BYTES_MAX
 from topics.protocol.messages import Op, Reply
 from topics.protocol.strict_cbor import CborRefused, decode_value
 
+# A page is a moment's work for a shard that works at all.
+LIST_TIMEOUT_S: Final = 30.0
 # A name and an item per topic, an array around both, and the array around all of it.
 _PAGE_CBOR_ITEMS_MAX: Final = 3 * (LIST_PAGE_MAX + 1) + 1
 
@@ -71,26 +72,13 @@ async def list_all(gateway: Gateway, request: Request, path: Mapping[str, str]) 
 
 async def _ask_all(gateway: Gateway, request: Request, params: Mapping[str, object]) -> list[Reply]:
     """Every shard's reply. Raises the first error, in shard order."""
-    links = gateway.pool.all()
-    results: list[Reply | errors.TopicsError | None] = [None] * len(links)
-
-    async def ask(index: int, link: ShardLink) -> None:
-        try:
-            results[index] = await link.request(
-                Op.LIST_TOPICS, "", params, b"", arrived_ns=request.arrived_ns
-            )
-        except errors.TopicsError as error:
-            results[index] = error
-
-    async with trio.open_nursery() as nursery:
-        for index, link in enumerate(links):
-            nursery.start_soon(ask, index, link)
+    asks = [Ask(link, Op.LIST_TOPICS, "", params, b"", request.arrived_ns) for link in gateway.pool.all()]
+    slow = errors.NotReady(f"a shard did not answer within {LIST_TIMEOUT_S:.0f} s")
     replies: list[Reply] = []
-    for result in results:
+    for result in await AskEach(asks, LIST_TIMEOUT_S, slow):
         if isinstance(result, errors.TopicsError):
             raise result
-        if result is not None:
-            replies.append(result)
+        replies.append(result)
     return replies
 
 

@@ -36,8 +36,11 @@ def test_port_is_open_during_replay_and_progress_is_told(start: Start) -> None:
         server.kill()
     told: list[float] = []
     with start() as server:
-        server.wait_event("child.state", child="gateway", state="listening")
+        # The gateway may take longer to start than the shard to replay: so the shard is held at its start.
         server.wait_event("child.state", child="shard-0", state="listening")
+        server.signal_child("shard-0", signal.SIGSTOP)
+        server.wait_event("child.state", child="gateway", state="listening")
+        server.signal_child("shard-0", signal.SIGCONT)
         with Connection(server.address) as connection:
             while True:
                 assert connection.ask("GET", "/v0/health").status == 200

@@ -31,6 +31,13 @@ STOP_SECONDS_MAX = 15.0
 ANSWER_SECONDS_MAX = 40.0
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 JSON_TYPE = {"Content-Type": "application/json"}
+# Every route of a topic that takes a body, with one that is good.
+BODIES = [
+    ("PUT", "", b"{}"),
+    ("POST", "", b'{"records":[{"data":1}]}'),
+    ("POST", "/diff", b"{}"),
+    ("POST", "/delete", b'{"before_seq":1}'),
+]
 
 
 @dataclass(frozen=True)
@@ -92,12 +99,16 @@ class Server:
     # -- life ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
+        self.launch()
+        self.wait_for_port()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
         self.starts += 1
-        port_file = self.directory / f"port-{self.starts}"
         environ = {name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")}
         environ |= {
             "TOPICS_PORT": "0",
-            "TOPICS_PORT_FILE": str(port_file),
+            "TOPICS_PORT_FILE": str(self._port_file),
             "TOPICS_DATA_DIR": str(self.directory / "data"),
             "TOPICS_WAL_SHARDS": "2",
             **self.settings,
@@ -112,11 +123,15 @@ class Server:
                 stderr=stderr,
                 start_new_session=True,
             )
-        self.port = int(self._eventually("the port file", lambda: _text(port_file)))
+
+    def wait_for_port(self) -> None:
+        self.port = int(self.wait_for("the port file", lambda: _text(self._port_file)))
         self.http = httpx.Client(
             base_url=f"http://127.0.0.1:{self.port}", timeout=ANSWER_SECONDS_MAX, trust_env=False
         )
-        self._eventually("GET /v0/ready to be 200", self._is_ready)
+
+    def wait_until_ready(self) -> None:
+        self.wait_for("GET /v0/ready to be 200", self._is_ready)
 
     def stop(self) -> int:
         """Ask the server to end; its exit code. One that does not end is killed and is a failure."""
@@ -154,6 +169,10 @@ class Server:
         return "\n".join(line for line in self.stderr().splitlines() if '"level": "info"' not in line)
 
     @property
+    def _port_file(self) -> Path:
+        return self.directory / f"port-{self.starts}"
+
+    @property
     def _stderr_file(self) -> Path:
         return self.directory / "stderr"
 
@@ -173,7 +192,7 @@ class Server:
         except httpx.TransportError:
             return False
 
-    def _eventually(self, what: str, look: Callable[[], Any]) -> Any:
+    def wait_for(self, what: str, look: Callable[[], Any]) -> Any:
         assert self.process is not None
         deadline = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < deadline:
@@ -269,6 +288,8 @@ class Wire:
 
     def is_closed_by_server(self) -> bool:
         """True when the server ends the connection (an unread rest may make that a reset)."""
+        if self.is_silent_for(3):
+            return False
         try:
             return self.sock.recv(1) == b""
         except ConnectionResetError:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+from typing import TYPE_CHECKING
+
 import pytest
 
 from tests.e2e.server import Server, Topic
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize("path", ["/v0/health", "/healthz"])
@@ -43,3 +51,49 @@ def test_ready_counts_the_topics_of_all_shards(own_server: Server) -> None:
     assert own_server.get("/v0/ready").ok()["topics"] == 5
     own_server.restart()
     assert own_server.get("/v0/ready").ok()["topics"] == 5
+
+
+def _pid_of_started_child(server: Server, child: str) -> int | None:
+    for line in server.stderr().splitlines():
+        event = json.loads(line) if line.startswith("{") else {}
+        if event.get("event") == "child.started" and event.get("child") == child:
+            return int(event["child_pid"])
+    return None
+
+
+def test_while_a_log_is_replayed_probes_answer_and_data_routes_are_503(tmp_path: Path) -> None:
+    server = Server(tmp_path)
+    paused: int | None = None
+    try:
+        server.launch()
+        # A replay is over too soon to be watched, so one shard is held before it begins.
+        paused = server.wait_for("the start of shard-1", lambda: _pid_of_started_child(server, "shard-1"))
+        assert paused is not None
+        os.kill(paused, signal.SIGSTOP)
+        server.wait_for_port()
+
+        assert server.get("/v0/health").ok()["status"] == "ok"
+        for path in ("/v0/ready", "/readyz"):
+            answer = server.get(path)
+            assert 0 <= answer.failed(503, "not_ready")["replay_progress"] <= 1
+            assert int(answer.headers["retry-after"]) >= 1
+        answers = [
+            server.get("/v0/topics"),
+            *[server.put(f"/v0/topics/topic-{number}", {}) for number in range(8)],
+        ]
+        for answer in answers:
+            if answer.status != 201:
+                answer.failed(503, "not_ready")
+                assert int(answer.headers["retry-after"]) >= 1
+        assert {answer.status for answer in answers} >= {503}, "the held shard owns some of these names"
+
+        os.kill(paused, signal.SIGCONT)
+        paused = None
+        server.wait_until_ready()
+        for number in range(8):
+            assert server.put(f"/v0/topics/topic-{number}", {}).status in (200, 201)
+        assert server.stop() == 0
+    finally:
+        if paused is not None:
+            os.kill(paused, signal.SIGCONT)
+        server.end()

@@ -1,4 +1,4 @@
-"""Loss that nobody asked for is told with its exact range, and only that (section 3.3, the dual watermark)."""
+"""Loss that nobody asked for is told with its exact range, and only that (3.3, the dual watermark)."""
 
 from __future__ import annotations
 

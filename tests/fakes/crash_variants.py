@@ -6,6 +6,7 @@ Kept here and nowhere else:
   * One unsynced operation may be missing while later ones are present, and a write may lose its first
     or a middle sector while the rest arrived.
   * Bytes outside the ranges of unsynced operations never change: a torn sector does not harm neighbours.
+    Nor does a byte change that is written with the value it has already.
   * Names may keep any subset of their unsynced changes.
   * Everything is a function of its arguments, garbage included, so that equal states hash equally.
 """
@@ -149,9 +150,8 @@ def _torn(before: Content, op: Write, limits: Limits) -> Iterator[Content]:
         yield changed(before, (arrived, grown))
     for cut in {0, *cuts[:1], *cuts[-1:]}:
         sector_end = min(len(data), cut + SECTOR_BYTES - (start + cut) % SECTOR_BYTES)
-        arrived = Write(start, data[:cut])
-        yield changed(before, (arrived, Write(start + cut, _garbage(start + cut, sector_end - cut))))
-    yield changed(before, (Write(start, _garbage(start, len(data))),))
+        yield changed(before, (Write(start, data[:cut]), _spoiled(before, op, cut, sector_end)))
+    yield changed(before, (_spoiled(before, op, 0, len(data)),))
     edges = [0, *_boundaries(start, len(data))][:3]
     for low, high in pairwise(edges):  # the first sector lost, then a middle one
         yield changed(before, (Write(start, data[:low]), Write(start + high, data[high:])))
@@ -173,6 +173,20 @@ def _boundaries(start: int, length: int) -> list[int]:
     """Offsets inside a write where a sector of the file begins."""
     first = SECTOR_BYTES - start % SECTOR_BYTES
     return list(range(first, length, SECTOR_BYTES))
+
+
+def _spoiled(before: Content, op: Write, low: int, high: int) -> Write:
+    """Garbage instead of the bytes `low` … `high - 1` of a write, except where nothing was to change."""
+    start = op.offset + low
+    old, new = Image(before).read(high - low, start), op.data[low:high]
+    if old[: len(new)] == new:
+        return Write(start, new)
+    garbage = _garbage(start, high - low)
+    # Beyond the old end of the file there is nothing that could have stayed.
+    kept = (
+        ours if ours == theirs else spoiled for ours, theirs, spoiled in zip(old, new, garbage, strict=False)
+    )
+    return Write(start, bytes(kept) + garbage[len(old) :])
 
 
 def _garbage(offset: int, length: int) -> bytes:

@@ -10,8 +10,8 @@ from typing import Any
 import trio
 
 from gateway.context import Gateway
+from gateway.door import answer
 from gateway.http import Headers, Request, Response
-from gateway.routes import dispatch
 from shards.client import ShardLink, ShardPool
 from tests.fakes.fake_shard import FakeShard
 from topics.engine.limits import Limits
@@ -61,9 +61,9 @@ class Client:
         path, _, query = target.encode().partition(b"?")
         chunks = body if isinstance(body, Chunks) else Chunks(body)
         pairs = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-        request = Request(method, path, query, Headers(pairs), time.monotonic_ns(), chunks)
+        request = Request(method, path, query, Headers(pairs), time.monotonic_ns())
         with trio.fail_after(10):
-            return await dispatch(self.gateway, request)
+            return await answer(self.gateway, request, chunks)
 
     async def error(self, *args: Any, **kwargs: Any) -> tuple[int, str, object]:
         """Status, code and the field it names."""

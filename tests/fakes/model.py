@@ -157,6 +157,12 @@ class Server:
         self.shard.sync_done()
         assert not self.shard.must_reload, self.shard.read_only_reason
 
+    def evict_floor(self, topic: str) -> int:
+        """The one figure that no answer shows."""
+        state = self.shard.registry.find(topic)
+        assert state is not None
+        return state.log.marks.evict_floor
+
     def restart(self) -> None:
         """Stop in order and start again."""
         self.shard.close()
@@ -267,7 +273,7 @@ class TopicModel:
         ttl_ms = self.config["ttl_ms"]
         for record in self.live:
             if ttl_ms and now_ms - record.ts > ttl_ms:
-                record.state, record.gone_for_good = "expired", True
+                record.state, record.gone_for_good = "expired", record.durability != "ephemeral"
                 self.ttl_expired = max(self.ttl_expired, record.seq)
 
     def evict(self, *, synced: bool) -> None:
@@ -276,7 +282,8 @@ class TopicModel:
             too_many = cap_records and self.count > cap_records
             if not too_many and not (cap_bytes and self.bytes > cap_bytes):
                 return
-            record.state, record.gone_for_good = "evicted", synced
+            record.state = "evicted"
+            record.gone_for_good = synced and record.durability != "ephemeral"
             self.cap_evicted = record.seq
 
     def refusal(self, sizes: list[int]) -> str:
@@ -423,9 +430,7 @@ def append_json(log: TopicLog, *records: str, ts: int = 1000) -> None:
     limits = Limits()
     request = decode_write(f'{{"records":[{",".join(records)}]}}'.encode(), None, limits)
     log.append(
-        render(
-            request.records, first_seq=log.head + 1, ts=ts, node=UNSET, plain=request.plain, limits=limits
-        )
+        render(request.records, first_seq=log.head + 1, ts=ts, node=UNSET, plain=request.plain, limits=limits)
     )
 
 

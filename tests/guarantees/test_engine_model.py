@@ -314,26 +314,19 @@ class EngineAgainstModel(RuleBasedStateMachine):
             self._process_ended(name, topic, head)
 
     def _process_ended(self, name: str, topic: TopicModel, head: int) -> None:
-        floor = topic.evict_floor
-        had_ephemeral = any(r.durability == "ephemeral" for r in topic.records.values())
+        lasting = [r for r in topic.records.values() if r.durability != "ephemeral"]
+        below = [record.seq for record in lasting if record.state in ("evicted", "expired")]
+        if len(lasting) == len(topic.records):
+            assert self.server.evict_floor(name) == topic.evict_floor
         topic.lose_ephemeral(head)
-        topic.reasons_known = False
-        if had_ephemeral:
-            # What ephemeral records lost to caps and time is part of their hole now, or still a floor.
-            kept = [r for r in topic.records.values() if r.durability != "ephemeral"]
-            lowest = max((r.seq for r in kept if r.state in ("evicted", "expired")), default=0) + 1
-            self._adopt_floor(name, topic, lowest, floor)
+        self._adopt_floor(name, topic, below)
         self.earliest[name] = min(self.earliest[name], topic.earliest)
 
-    def _adopt_floor(self, name: str, topic: TopicModel, lowest: int, highest: int) -> None:
-        """Which of the allowed floors the server has: the highest that its tombstones agree with."""
-        floor = lowest
-        while floor < highest and topic.earliest > floor:
-            found = self._ask(Op.DIFF, name, {"from_seq": floor - 1}).page().tombstone
-            if found is None or (found.gap_from, found.gap_to) != (floor, topic.earliest - 1):
-                break
-            floor += 1
-        topic.cap_evicted, topic.ttl_expired = floor - 1, 0
+    def _adopt_floor(self, name: str, topic: TopicModel, below: list[int]) -> None:
+        """The floor stays above what is gone in any case; the rest of the old one may be a hole now."""
+        floor = self.server.evict_floor(name)
+        assert max(below, default=0) < floor <= topic.evict_floor
+        topic.cap_evicted, topic.ttl_expired, topic.reasons_known = floor - 1, 0, False
 
     @rule(seed=st.integers(0, 2**16), pick=st.integers(0, 30))
     def cut_the_power(self, seed: int, pick: int) -> None:
@@ -349,11 +342,12 @@ class EngineAgainstModel(RuleBasedStateMachine):
         before = {record.seq for record in topic.live}
         head = self._state(name)["head_seq"]
         assert head >= topic.head
-        found, holes = self._walk(name)
+        found, holes = self._walk(name, max(0, self.server.evict_floor(name) - 1))
         for seq, record in topic.records.items():
             if seq in found:
                 assert not record.gone_for_good, f"{record} came back"
                 assert record.state != "lost", f"{record} came back"
+                assert record.durability != "ephemeral", f"{record} came back"
                 _check_record(found[seq], record, {"include_tags": True})
                 record.state = "live"
             elif record.state == "live":
@@ -366,7 +360,6 @@ class EngineAgainstModel(RuleBasedStateMachine):
             assert told is not None, f"{seq} was lost silently"
             assert told.gap_from <= seq <= told.gap_to
         topic.holes = join_ranges(holes)
-        topic.reasons_known = False
         topic.last_write_ts = None
         lost_keys = {k for k, key in topic.keys.items() if topic.records[key.first].durability == "ephemeral"}
         topic.keys = {
@@ -374,12 +367,12 @@ class EngineAgainstModel(RuleBasedStateMachine):
             for k, key in topic.keys.items()
             if k not in lost_keys
         }
-        self._adopt_floor(name, topic, 1, topic.earliest)
+        gone = [record for record in topic.records.values() if record.gone_for_good]
+        self._adopt_floor(name, topic, [r.seq for r in gone if r.state in ("evicted", "expired")])
         self.earliest[name] = 1
 
-    def _walk(self, name: str) -> tuple[dict[int, RecordOut], list[tuple[int, int]]]:
-        """Everything there is to read, and every gap that a reader from the start is told."""
-        cursor = 0
+    def _walk(self, name: str, cursor: int) -> tuple[dict[int, RecordOut], list[tuple[int, int]]]:
+        """Everything there is to read, and every hole that a reader from the floor is told."""
         found: dict[int, RecordOut] = {}
         gaps: list[tuple[int, int]] = []
         for _ in range(1000):

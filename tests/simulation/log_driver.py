@@ -42,7 +42,7 @@ class Driver:
         self._asked: dict[int, _Asked] = {}
         self._records = 0
         self._committing = False
-        self._views: dict[int, TopicView] = {}
+        self.views: dict[int, TopicView] = {}
         clock = FakeClock(wall_ms=WALL_MS, boot_id=boot_id)
         self.harness = ShardHarness(disk, clock, options=options, deferred=True)
         self._begin_session()
@@ -50,8 +50,8 @@ class Driver:
     def _begin_session(self) -> None:
         self.harness.on_answer = self._answered
         self._asked.clear()
-        views = self.ledger.note_memory(self.harness.shard.registry)
-        self.ledger.note_recovered(views)
+        self.views = self.ledger.note_memory(self.harness.shard.registry)
+        self.ledger.note_recovered(self.views)
         self._journal.ack("session")
 
     # -- commands
@@ -87,20 +87,23 @@ class Driver:
         before = self._topic(topic)
         asked = _Asked(self.harness.submit(op, topic, body))
         self._asked[asked.command.id] = asked
+        self._note_memory()
         if op == Op.DELETE_TOPIC and before is not None and self._topic(topic) is None:
             asked.topic_id = before.topic_id
             self.ledger.lives[before.topic_id].drop_issued = True
-        self._note_memory()
-        after = self._topic(topic)
-        if op == Op.DELETE_RECORDS and before is not None and after is not None:
-            asked.deleted = before.records.keys() - after.records.keys()
-            self.ledger.lives[after.topic_id].deletes |= asked.deleted
 
     def _topic(self, name: str) -> TopicView | None:
-        return next((view for view in self._views.values() if view.name == name), None)
+        return next((view for view in self.views.values() if view.name == name), None)
 
     def _note_memory(self) -> None:
-        self._views = self.ledger.note_memory(self.harness.shard.registry)
+        """Commands may have run. A delete that had to wait runs when nobody calls it."""
+        before, self.views = self.views, self.ledger.note_memory(self.harness.shard.registry)
+        for asked in self._asked.values():
+            topic = self._topic(asked.command.topic)
+            if asked.command.op == Op.DELETE_RECORDS and topic is not None and topic.topic_id in before:
+                taken = before[topic.topic_id].records.keys() - topic.records.keys()
+                asked.deleted |= taken
+                self.ledger.lives[topic.topic_id].deletes |= taken
         self._journal.issue("memory")
 
     # -- steps
@@ -151,8 +154,8 @@ class Driver:
         if not self._committing:
             return
         self._committing = False
-        self._views = self.ledger.note_memory(self.harness.shard.registry)
-        self.ledger.note_visible(self._views)
+        self.views = self.ledger.note_memory(self.harness.shard.registry)
+        self.ledger.note_visible(self.views)
         for asked in self._asked.values():
             if asked.view is None and asked.command.answer is not None:
                 asked.view = self._topic(asked.command.topic)

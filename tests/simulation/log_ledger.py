@@ -132,20 +132,23 @@ class Ledger:
 
     def note_recovered(self, views: dict[int, TopicView]) -> None:
         """A new session serves this and has called it durable: no crash may take it any more."""
-        self.note_visible(views)
-        for topic_id, life in self.lives.items():
-            view = views.get(topic_id)
+        for life in self.lives.values():
+            view = views.get(life.topic_id)
+            life.drop_issued = view is None
             for promise in life.promises.values():
-                if view is None:
-                    promise.dropped = True
-                    continue
-                self._raise_floors(promise, view)
-                promise.records |= view.records.keys()
-                promise.gone |= life.handed.keys() - view.records.keys()
-                promise.config_at = len(life.configs) - 1 - life.configs[::-1].index(view.config)
+                promise.dropped = view is None
+                if view is not None:
+                    promise.records = set(view.records)
+                    promise.gone |= life.handed.keys() - view.records.keys()
+                    promise.earliest, promise.floor = view.earliest, view.floor
+                    promise.config_at = len(life.configs) - 1 - life.configs[::-1].index(view.config)
             if view is not None:
+                life.deletes -= view.records.keys()
+                life.visible_head = max(life.visible_head, view.head)
+                life.gaps_seen.update(view.gaps)
                 # What never reached the log was never seen, and its seq may be given away.
                 life.handed = {seq: text for seq, text in life.handed.items() if seq <= view.head}
+                life.classes = {seq: life.classes[seq] for seq in life.handed}
 
     # -- the judge
 

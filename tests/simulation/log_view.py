@@ -7,6 +7,7 @@ disk, lives on: it asks for remembered keys, writes to every topic, and is crash
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -177,7 +178,8 @@ def _is_remembered(body: dict[str, Any], first_seq: int) -> bool:
 
 
 def _cut_again(disk: SimDisk, topics: dict[int, TopicView], first_new: dict[int, int]) -> Iterator[str]:
-    for state in disk.crash_plan(Random(0), _FEW):
+    # The first state of a plan is that nothing arrived which was not synced: the hardest one here.
+    for state in islice(disk.crash_plan(Random(0), _FEW), 2):
         harness = open_session(state.build())
         if harness.loaded.problems:
             yield f"a power cut after the recovery left problems: {harness.loaded.problems}"

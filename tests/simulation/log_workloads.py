@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-from shards.disk import Disk
-from tests.fakes.fault_disk import FaultDisk
 from tests.simulation.log_driver import Driver
 
 Day = Callable[[Driver], None]
@@ -183,10 +181,3 @@ DAYS: dict[str, Day] = {
         sessions,
     )
 }
-
-
-def with_short_writes(disk: Disk, accept_bytes: int) -> FaultDisk:
-    """Every write takes at most this much, so that a kill can come between the parts of a batch."""
-    faulty = FaultDisk(disk)
-    faulty.short(accept_bytes, forever=True)
-    return faulty

@@ -234,10 +234,21 @@ def test_the_number_of_cuts_of_a_huge_write_is_bounded() -> None:
 def test_equal_disks_are_one_state_however_they_came_about() -> None:
     disk = SimDisk()
     fd = synced_file(disk, "a", b"x")
-    disk.pwrite(fd, b"x", 0)
+    disk.pwrite(fd, b"y", 0)
+    disk.pwrite(fd, b"y", 0)
     disk.fallocate(fd, 0, 1)
     hashes = [state.hash for state in disk.crash_plan(Random(SEED))]
-    assert len(hashes) == len(set(hashes)) == 2  # unchanged, or garbage in the byte being rewritten
+    assert len(hashes) == len(set(hashes)) == 3  # the old byte, the new one, or garbage
+
+
+def test_writing_what_is_there_already_changes_nothing() -> None:
+    disk = SimDisk()
+    fd = synced_file(disk, "a", b"same" * 300)
+    disk.pwrite(fd, b"same" * 200 + b"new!", 0)
+    found = contents_after_crash(disk, "a")
+    assert len(found) > 2
+    assert all(content and content[:800] == b"same" * 200 for content in found)
+    assert all(content and content[804:] == b"same" * 99 for content in found)
 
 
 def test_an_unsynced_truncation_may_come_back_whole() -> None:

@@ -20,9 +20,9 @@ VERBATIM = [
 ]  # fmt: skip
 
 NO_JSON = [
-    b"NaN", b"Infinity", b"-Infinity", b"nan", b"01", b"+1", b".5", b"1.", b"1e", b"-", b"0x1", b"tru", b"None",
-    b"'a'", b"{'a':1}", b'{"a":1,}', b"[1,]", b"[1 2]", b'{"a" 1}', b'{a:1}', b'{1:2}', b'"', b'"\\x"', b'"\\u12"',
-    b'"a\nb"', b'"a\x00b"', b'"a\tb"', b"[", b"]", b"{", b"", b"1 2", b"/* */1",
+    b"NaN", b"Infinity", b"-Infinity", b"nan", b"01", b"+1", b".5", b"1.", b"1e", b"-", b"0x1", b"tru",
+    b"None", b"'a'", b"{'a':1}", b'{"a":1,}', b"[1,]", b"[1 2]", b'{"a" 1}', b'{a:1}', b'{1:2}', b'"',
+    b'"\\x"', b'"\\u12"', b'"a\nb"', b'"a\x00b"', b'"a\tb"', b"[", b"]", b"{", b"", b"1 2", b"/* */1",
 ]  # fmt: skip
 
 NO_UTF8 = [b'"\xff"', b'"\xc3"', b'"\xc0\x80"', b'"\xed\xa0\x80"', b'"\xf4\x90\x80\x80"', b'"\xe4"']
@@ -127,9 +127,7 @@ def nested(depth: int, opened: bytes = b"[", closed: bytes = b"]", core: bytes =
 
 
 @pytest.mark.parametrize("shape", [(b"[", b"]", b""), (b'{"a":', b"}", b"1"), (b'[{"a":', b"}]", b"1")])
-def test_data_may_be_nested_128_deep_and_no_deeper(
-    server: Server, shape: tuple[bytes, bytes, bytes]
-) -> None:
+def test_data_may_be_nested_128_deep_and_no_deeper(server: Server, shape: tuple[bytes, bytes, bytes]) -> None:
     levels = 2 if shape[0].startswith(b"[{") else 1
     assert post(server, write(nested(128 // levels, *shape))).status == 201
     deeper = b"[" + nested(128 // levels, *shape) + b"]"
@@ -188,7 +186,9 @@ def test_the_documented_limits_are_the_defaults() -> None:
 
 
 @pytest.mark.parametrize(("name", "limit"), [("tag", 256), ("node", 128)])
-@pytest.mark.parametrize(("char", "width"), [("x", 1), ("ä", 2), ("€", 3), ("😀", 4), ("\\n", 1), ("\\u00e4", 2)])
+@pytest.mark.parametrize(
+    ("char", "width"), [("x", 1), ("ä", 2), ("€", 3), ("😀", 4), ("\\n", 1), ("\\u00e4", 2)]
+)
 def test_tags_and_nodes_are_bounded_in_bytes_not_in_characters(
     name: str, limit: int, char: str, width: int
 ) -> None:

@@ -60,14 +60,16 @@ def test_the_default_limit_is_clamped_to_the_servers_maximum_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "wait_ms"), [("0", 0), ("29999", 29_999), ("30000", 30_000), ("30001", 30_000), ("9" * 40, 30_000)]
+    ("given", "wait_ms"),
+    [("0", 0), ("29999", 29_999), ("30000", 30_000), ("30001", 30_000), ("9" * 40, 30_000)],
 )
 def test_waiting_is_clamped(given: str, wait_ms: int) -> None:
     assert decode_diff(f'{{"wait_ms":{given}}}'.encode(), Limits()).wait_ms == wait_ms
 
 
 @pytest.mark.parametrize(
-    ("given", "budget"), [("0", 2**20), ("1", 1), (str(2**23), 2**23), (str(2**23 + 1), 2**23), ("9" * 40, 2**23)]
+    ("given", "budget"),
+    [("0", 2**20), ("1", 1), (str(2**23), 2**23), (str(2**23 + 1), 2**23), ("9" * 40, 2**23)],
 )
 def test_a_byte_budget_is_clamped_and_zero_means_the_default(given: str, budget: int) -> None:
     assert decode_diff(f'{{"max_batch_bytes":{given}}}'.encode(), Limits()).options.bytes_max == budget

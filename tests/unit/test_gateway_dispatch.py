@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from gateway import body as body_module
+from gateway import door
 from gateway.compression import accepts_gzip
 from gateway.context import Gateway
 from gateway.routes import ROUTES
@@ -210,7 +210,7 @@ async def test_a_declared_length_over_the_limit_is_413_before_reading(call: Clie
 async def test_an_endless_body_is_413_and_not_read_for_ever(
     call: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(body_module, "DRAIN_BYTES_MAX", 5 * LIMIT)
+    monkeypatch.setattr(door, "DRAIN_BYTES_MAX", 5 * LIMIT)
     for method, status in (("POST", 413), ("GET", 200)):
         chunks = Chunks(b"x" * 1000, endless=True)
         assert (await call(method, "/v0/topics/a", chunks, JSON)).status == status
@@ -218,8 +218,8 @@ async def test_an_endless_body_is_413_and_not_read_for_ever(
 
 
 async def test_a_body_that_stops_arriving_is_given_up(call: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_module, "BODY_IDLE_S", 0.05)
-    monkeypatch.setattr(body_module, "DRAIN_S", 0.05)
+    monkeypatch.setattr(door, "BODY_IDLE_S", 0.05)
+    monkeypatch.setattr(door, "DRAIN_S", 0.05)
 
     class Stalled(Chunks):
         async def __anext__(self) -> bytes:

@@ -54,8 +54,13 @@ class Watermarks:
         """Live records up to these seqs were lost; holes below are part of that loss now."""
         self.cap_evicted = max(self.cap_evicted, cap)
         self.ttl_expired = max(self.ttl_expired, ttl)
-        if self.holes and self.holes[0].first < self.evict_floor:
-            self.holes = [hole for hole in self.holes if hole.first >= self.evict_floor]
+        floor = self.evict_floor
+        if self.holes and self.holes[0].first < floor:
+            self.holes = [
+                Hole(max(hole.first, floor), hole.last, hole.reason, hole.cause)
+                for hole in self.holes
+                if hole.last >= floor
+            ]
 
     def add_hole(self, hole: Hole) -> None:
         """Holes arrive in seq order; a continuation of the last one extends it."""
