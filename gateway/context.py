@@ -5,6 +5,7 @@ from typing import Final
 
 import trio
 
+from gateway.keys import KeyStore
 from shards.client import ShardPool
 from topics.engine.limits import Limits
 
@@ -19,6 +20,8 @@ class Gateway:
     version: str
     # CLOCK_MONOTONIC at the start of the process.
     started_ns: int
+    # Without any keys in it, everyone may do everything.
+    keys: KeyStore = field(default_factory=KeyStore)
     # True from SIGTERM on: requests under way finish, new ones are told to go elsewhere.
     draining: bool = False
     # Requests whose answer has not been sent yet.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from gateway import auth
 from gateway.compression import compressed
 from gateway.context import Gateway
 from gateway.effects import Handling
@@ -73,7 +74,13 @@ async def _answer(gateway: Gateway, request: Request) -> Response:
         raise errors.RouteNotFound(request.shown_path)
     method = "GET" if request.method == "HEAD" else request.method
     chosen = next((pair for pair in found if pair[0].method == method), None)
-    # Authorisation stands here, before anything else is looked at: 401, then 403 by `route.scope`.
+    # Before anything else is looked at: 401, then 403.
+    scope = chosen[0].scope if chosen else auth.scope_of_path(route.scope for route, _ in found)
+    names = auth.names_in(path for _, path in found)
+    try:
+        caller = auth.authorise(gateway.keys, auth.bearer_token(request.headers), scope, names)
+    except errors.Unauthorized as error:
+        return auth.challenge(error, request.arrived_ns)
     if chosen is None:
         raise errors.MethodNotAllowed(request.method, _allowed(route for route, _ in found))
     route, path = chosen
@@ -83,7 +90,7 @@ async def _answer(gateway: Gateway, request: Request) -> Response:
         raise errors.InvalidRequest(
             "Content-Length and Transfer-Encoding exclude each other", field="Content-Length"
         )
-    return await route.handler(gateway, request, path)
+    return await auth.guarded(caller, route.handler(gateway, request, path))
 
 
 def _segments(request: Request) -> tuple[str, ...]:

@@ -1,4 +1,7 @@
-"""The gateway process: links to all shards, Hypercorn on the inherited socket, and an orderly end.
+"""The gateway process: links to all shards, two doors behind the inherited socket, and an orderly end.
+
+The fast lane accepts every connection and serves HTTP/1.1; HTTP/2 and upgrades go to the Quart app under
+Hypercorn, and with TOPICS_FAST_LANE=0 everything does.
 
 At SIGTERM, in this order: no new connection is accepted, new requests and /v0/ready answer 503
 shutting_down, the shards answer parked long-polls at once, and requests under way may finish within
@@ -7,18 +10,20 @@ TOPICS_DRAIN_TIMEOUT_MS. Idle connections do not hold up the end. Exit status 0.
 
 import logging
 import signal
+import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Final
 
 import trio
 from hypercorn.config import Config
-from hypercorn.trio import serve
 
 from gateway.app import GatewayApp
 from gateway.context import Gateway
+from gateway.keys import KeyStore
+from gateway.lane.handover import HypercornDoor
+from gateway.lane.reactor import Reactor
 from shards.client import ShardLink, ShardPool
 from topics import __version__
 from topics.child import LISTENING, READY, Boot, boot
@@ -39,10 +44,8 @@ DRAIN_REPEAT_S: Final = 0.05
 DRAIN_QUIET_ROUNDS: Final = 2
 
 
-def hypercorn_config(listen_fd: int, drain_timeout_ms: int) -> Config:
+def hypercorn_config(drain_timeout_ms: int) -> Config:
     config = Config()
-    config.bind = [f"fd://{listen_fd}"]
-    config.backlog = LISTEN_BACKLOG
     config.include_server_header = False
     config.keep_alive_timeout = KEEP_ALIVE_TIMEOUT_S
     config.keep_alive_max_requests = KEEP_ALIVE_REQUESTS_MAX
@@ -59,6 +62,8 @@ async def run(told: Boot) -> None:
     """Serves until SIGTERM, then drains."""
     if told.listen_fd is None:
         raise ValueError("a gateway needs a listening socket")
+    listener = socket.socket(fileno=told.listen_fd)
+    listener.listen(LISTEN_BACKLOG)
     links = [
         ShardLink(told.shard_socket(index), shard=index, epoch=told.epoch)
         for index in range(told.shard_count)
@@ -68,30 +73,26 @@ async def run(told: Boot) -> None:
         limits=told.settings.limits,
         version=__version__,
         started_ns=time.monotonic_ns(),
+        keys=KeyStore(told.keys, probe_auth=told.settings.probe_auth),
     )
-    config = hypercorn_config(told.listen_fd, told.settings.drain_timeout_ms)
+    door = HypercornDoor(GatewayApp(gateway), hypercorn_config(told.settings.drain_timeout_ms))
+    reactor = Reactor(gateway, listener, door.take, serve_here=told.settings.fast_lane)
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             for link in links:
                 await nursery.start(link.run)
-            listening = _Listening(partial(nursery.start_soon, _say_state, told, links))
-            with trio.CancelScope() as serving:
-                stopping = partial(_stopping, signals, gateway, nursery, serving)
-                await serve(
-                    GatewayApp(gateway), config, shutdown_trigger=stopping, task_status=listening, mode="asgi"
-                )
-            log.info("gateway.stopped")
+            await nursery.start(door.run)
+            await nursery.start(reactor.run)
+            nursery.start_soon(_say_state, told, links)
+            await anext(signals)
+            log.info("gateway.draining")
+            gateway.draining = True
+            reactor.stop_accepting()
+            await door.stop()
+            with trio.move_on_after(told.settings.drain_timeout_ms / 1000):
+                await _drained(gateway)
+            log.info("gateway.stopped", extra={"requests_left": gateway.under_way})
             nursery.cancel_scope.cancel()
-
-
-class _Listening:
-    """Passes the moment on at which Hypercorn accepts connections."""
-
-    def __init__(self, act: Callable[[], None]) -> None:
-        self._act = act
-
-    def started(self, value: object = None) -> None:
-        self._act()
 
 
 async def _say_state(told: Boot, links: Sequence[ShardLink]) -> None:
@@ -102,18 +103,8 @@ async def _say_state(told: Boot, links: Sequence[ShardLink]) -> None:
     told.say(READY)
 
 
-async def _stopping(
-    signals: AsyncIterator[int], gateway: Gateway, nursery: trio.Nursery, serving: trio.CancelScope
-) -> None:
-    """Returns when it is time to stop accepting; the draining goes on behind it."""
-    await anext(signals)
-    log.info("gateway.draining")
-    gateway.draining = True
-    nursery.start_soon(_drain, gateway, serving)
-
-
-async def _drain(gateway: Gateway, serving: trio.CancelScope) -> None:
-    """Have long-polls answered, and end the serving when nothing has been under way for a while.
+async def _drained(gateway: Gateway) -> None:
+    """Have long-polls answered; returns when nothing has been under way for a while.
 
     Hypercorn can be left waiting for a connection that it has closed itself (a request that was read at
     the moment of the stop), so it is not asked whether it is done.
@@ -124,7 +115,6 @@ async def _drain(gateway: Gateway, serving: trio.CancelScope) -> None:
             await link.drain()
         await trio.sleep(DRAIN_REPEAT_S)
         quiet = quiet + 1 if gateway.under_way == 0 else 0
-    serving.cancel()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

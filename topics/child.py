@@ -2,7 +2,7 @@
 
 Kept here and nowhere else:
   * A child never outlives its supervisor: the kernel kills it, and one that was born too late leaves.
-  * Everything a child needs comes through one pipe, as JSON; its environment holds no settings.
+  * Everything a child needs comes through one nameless file, as JSON; its environment holds no settings.
   * SIGINT belongs to the supervisor (a terminal sends it to the whole group); SIGTERM ends a child.
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from topics import logs
+from topics.keys import Key
 from topics.settings import Settings
 
 _PR_SET_PDEATHSIG = 1
@@ -43,6 +44,7 @@ class Boot:
     listen_fd: int | None  # the gateway's listening TCP socket
     status_fd: int
     epoch: int  # how many times this child has been started, this one included
+    keys: tuple[Key, ...] = ()  # the gateway's alone, and nothing but digests
 
     @property
     def title(self) -> str:
@@ -82,8 +84,8 @@ def boot(argv: Sequence[str] | None = None) -> Boot:
     parser = argparse.ArgumentParser(description="A process of topics serve; it is not started by hand.")
     parser.add_argument("--boot-fd", type=int, required=True)
     boot_fd: int = parser.parse_args(argv).boot_fd
-    with open(boot_fd, "rb") as pipe:
-        told = decode_boot(pipe.read())
+    with open(boot_fd, "rb") as message:
+        told = decode_boot(message.read())
     _die_with_parent(told.parent_pid)
     for fd in (told.status_fd, told.listen_fd):
         if fd is not None:

@@ -81,7 +81,7 @@ def parse_keys(value: str) -> tuple[Key, ...]:
 
 
 def parse_key_file(content: bytes) -> tuple[Key, ...]:
-    """The keys in a file: an entry per line, or several with commas between them. Empty lines do not count."""
+    """The keys in a file: an entry per line, or several with commas between. Empty lines do not count."""
     # Latin-1 takes any byte; what is not ASCII is refused with its position.
     lines = content.decode("latin-1").split("\n")
     entries = (
@@ -120,7 +120,9 @@ def _parse_all(source: str, entries: Iterable[tuple[str, str]]) -> tuple[Key, ..
     for where, entry in entries:
         key = _parse(entry, f"{source}, {where}")
         if key.digest in places:
-            raise KeysRefused(f"{source}, {where}: the same key as in {places[key.digest]}; each may stand once")
+            raise KeysRefused(
+                f"{source}, {where}: the same key as in {places[key.digest]}; each may stand once"
+            )
         places[key.digest] = where
         keys.append(key)
         if len(keys) > KEYS_MAX:
@@ -135,8 +137,8 @@ def _parse(entry: str, place: str) -> Key:
         raise KeysRefused(f"{place}: it is empty; is there a comma too many?")
     if not _VISIBLE_ASCII.fullmatch(entry):
         raise KeysRefused(
-            f"{place}: it holds a space, a line end or another character that is not visible ASCII; allowed are "
-            "the characters from ! to ~, with nothing around the commas"
+            f"{place}: it holds a space, a line end or another character that is not visible ASCII; allowed "
+            "are the characters from ! to ~, with nothing around the commas"
         )
     secret, _, rest = entry.partition(":")
     scopes, _, prefixes = rest.partition(":")
@@ -154,8 +156,8 @@ def _scopes(field_text: str, place: str) -> frozenset[str]:
     for token in field_text.split("+"):
         if token not in _TOKENS:
             raise KeysRefused(
-                f"{place}: an empty or unknown scope; allowed are {', '.join(SCOPES)}, their first letters and "
-                "rw, with + between them, or nothing for all (a key may hold no colon)"
+                f"{place}: an empty or unknown scope; allowed are {', '.join(SCOPES)}, their first letters "
+                "and rw, with + between them, or nothing for all (a key may hold no colon)"
             )
         granted |= _TOKENS[token]
     return granted

@@ -5,7 +5,7 @@ Kept here and nowhere else:
   * A malformed value refuses to start; the error names the variable, the value and what is allowed.
   * An unknown `TOPICS_*` name never stops the server (orchestrators inject their own), but is told.
   * Somebody who asked for API keys never gets an open server, and never sees a key printed.
-Nothing here touches the environment, a file or the network.
+Nothing here touches the environment, the network or a file, but the file of keys that is named to it.
 """
 
 import difflib
@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from topics import keys
 from topics.engine.limits import BATCH_RECORDS_MAX, KIB, MIB, Limits
+from topics.keys import Key, KeysRefused
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -26,8 +28,6 @@ SHARDS_DEFAULT_MAX = 8
 
 # Read by the client library and the command line, so they are no mistake in a server's environment.
 CLIENT_NAMES = frozenset({"TOPICS_URL", "TOPICS_TOKEN"})
-
-KEY_NAMES = ("TOPICS_API_KEYS", "TOPICS_API_KEYS_FILE")
 
 _UNITS = {"": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 
@@ -48,7 +48,10 @@ class Settings:
     wal_file_bytes: int
     sync_interval_ms: int
     drain_timeout_ms: int
+    fast_lane: bool
     allow_insecure_no_auth: bool
+    probe_auth: bool
+    keys: tuple[Key, ...]  # none: no authentication
     limits: Limits
 
     @property
@@ -141,6 +144,15 @@ def _host() -> Rule[str]:
     return Rule("an IPv4 address, an IPv6 address without brackets, or a host name", parse)
 
 
+def _secret(allowed: str) -> Rule[None]:
+    """For a variable that is read by `topics.keys` alone: this table must not even hold its value."""
+
+    def parse(text: str) -> None:
+        raise AssertionError("not read by this table")
+
+    return Rule(allowed, parse)
+
+
 def _path() -> Rule[Path]:
     def parse(text: str) -> Path:
         if not text or "\0" in text:
@@ -188,6 +200,19 @@ DRAIN_TIMEOUT_MS = Variable(
 ALLOW_INSECURE_NO_AUTH = Variable(
     "TOPICS_ALLOW_INSECURE_NO_AUTH", "0", _flag(), "1 serves a public address without API keys"
 )
+FAST_LANE = Variable(
+    "TOPICS_FAST_LANE", "1", _flag(), "0 serves HTTP/1.1 by Quart and Hypercorn too, not by the fast lane"
+)
+API_KEYS = Variable(
+    keys.VALUE_NAME,
+    "",
+    _secret("key, key:scopes or key:scopes:prefixes, with commas between; see README"),
+    "API keys; without any, everyone on this machine may do everything",
+)
+API_KEYS_FILE = Variable(
+    keys.FILE_NAME, "", _secret("a path"), "file that holds them instead, an entry per line"
+)
+PROBE_AUTH = Variable("TOPICS_PROBE_AUTH", "0", _flag(), "1 asks for a key on health and ready too")
 MAX_BATCH_RECORDS = Variable(
     "TOPICS_MAX_BATCH_RECORDS", "10000", _integer(1, BATCH_RECORDS_MAX), "records in one write"
 )
@@ -209,6 +234,10 @@ VARIABLES: tuple[Variable[object], ...] = (
     WAL_FILE_BYTES,
     SYNC_INTERVAL_MS,
     DRAIN_TIMEOUT_MS,
+    FAST_LANE,
+    API_KEYS,
+    API_KEYS_FILE,
+    PROBE_AUTH,
     ALLOW_INSECURE_NO_AUTH,
     MAX_BATCH_RECORDS,
     MAX_RECORD_BYTES,
@@ -222,7 +251,6 @@ VARIABLES: tuple[Variable[object], ...] = (
 
 def load(environ: Mapping[str, str]) -> tuple[Settings, list[UnknownName]]:
     """The settings in `environ`, and the names in it that mean nothing. Raises SettingsError."""
-    _refuse_keys(environ)
     settings = Settings(
         host=HOST.read(environ),
         port=PORT.read(environ),
@@ -232,7 +260,10 @@ def load(environ: Mapping[str, str]) -> tuple[Settings, list[UnknownName]]:
         wal_file_bytes=WAL_FILE_BYTES.read(environ),
         sync_interval_ms=SYNC_INTERVAL_MS.read(environ),
         drain_timeout_ms=DRAIN_TIMEOUT_MS.read(environ),
+        fast_lane=FAST_LANE.read(environ),
         allow_insecure_no_auth=ALLOW_INSECURE_NO_AUTH.read(environ),
+        probe_auth=PROBE_AUTH.read(environ),
+        keys=_keys(environ),
         limits=Limits(
             batch_records=MAX_BATCH_RECORDS.read(environ),
             record_bytes=MAX_RECORD_BYTES.read(environ),
@@ -243,11 +274,11 @@ def load(environ: Mapping[str, str]) -> tuple[Settings, list[UnknownName]]:
             read_limit=MAX_LIMIT.read(environ),
         ),
     )
-    if not settings.loopback and not settings.allow_insecure_no_auth:
+    if not settings.loopback and not settings.keys and not settings.allow_insecure_no_auth:
         raise SettingsError(
             f"TOPICS_HOST is {settings.host!r}, which is not loopback, and there are no API keys: anyone who "
-            "reaches it could read and delete everything; bind 127.0.0.1 behind a proxy, or set "
-            "TOPICS_ALLOW_INSECURE_NO_AUTH=1 to accept that"
+            "reaches it could read and delete everything; set TOPICS_API_KEYS, or bind 127.0.0.1 behind a "
+            "proxy, or set TOPICS_ALLOW_INSECURE_NO_AUTH=1 to accept that"
         )
     return settings, _unknown_names(environ)
 
@@ -262,14 +293,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _refuse_keys(environ: Mapping[str, str]) -> None:
-    for name in KEY_NAMES:
-        # Also when empty: a secret that expanded to nothing must not open the server.
-        if name in environ:
-            raise SettingsError(
-                f"{name} is set, but this release cannot check API keys and will not run open instead; "
-                "unset it to run without authentication on a loopback address"
-            )
+def _keys(environ: Mapping[str, str]) -> tuple[Key, ...]:
+    try:
+        return keys.load_keys(environ)
+    except KeysRefused as refused:
+        problem = str(refused)
+    # Outside of the handler, so that no frame that saw a secret hangs on the error.
+    raise SettingsError(problem)
 
 
 def _unknown_names(environ: Mapping[str, str]) -> list[UnknownName]:
@@ -279,8 +309,7 @@ def _unknown_names(environ: Mapping[str, str]) -> list[UnknownName]:
 
 
 def _nearest(name: str) -> str | None:
-    # Who misspells the keys must hear of them too. The prefix makes all names alike, so it does not count.
-    candidates = [variable.name for variable in VARIABLES] + list(KEY_NAMES)
-    endings = [candidate.removeprefix("TOPICS_") for candidate in candidates]
+    # The prefix makes all names alike, so it does not count.
+    endings = [variable.name.removeprefix("TOPICS_") for variable in VARIABLES]
     found = difflib.get_close_matches(name.removeprefix("TOPICS_"), endings, n=1)
     return f"TOPICS_{found[0]}" if found else None

@@ -134,7 +134,7 @@ def decode(data: bytes | memoryview, at: int) -> Batch | None:
 def decode_backwards(data: bytes | memoryview, end: int) -> Batch | None:
     """The batch whose intact trailer ends at `end`, for when its header is damaged."""
     at = end - _TRAILER.size - _CHECKSUM.size
-    if at < 0:
+    if at < 0 or end > len(data):
         return None
     number, frames, body_length, identity, magic = _TRAILER.unpack_from(data, at)
     directory = at - frames * _ENTRY.size
@@ -153,6 +153,16 @@ def version_at(data: bytes | memoryview, at: int) -> int | None:
     if data[at : at + 4] != MAGIC or at + _HEADER.size > len(data):
         return None
     return int(_HEADER.unpack_from(data, at)[1])
+
+
+def is_beginning(data: bytes | memoryview, at: int, stop: int) -> bool:
+    """Whether what stands between `at` and `stop` can be the first part of a batch, and no more than that."""
+    if data[at : min(at + 4, stop)] != MAGIC[: stop - at]:
+        return False
+    if at + _HEADER.size > stop:
+        return True
+    _, _, _, _, frames, _, _, _, _, body_length = _HEADER.unpack_from(data, at)
+    return bool(at + body_length + batch_overhead(frames) - TRAILER_BYTES >= stop)
 
 
 def end_behind(end_magic_at: int) -> int:

@@ -156,7 +156,7 @@ def replay(disk: Disk, files: list[LogFile], findings: Findings) -> Iterator[tup
         # A later file's first batch says how far its session had accepted what stands before it.
         firsts = [later.first_batch for later in files[position + 1 :] if later.first_batch is not None]
         limit = min(firsts, default=None)
-        at, explained = 0, False
+        at = 0
         for batch in find_batches(content):
             if batch.number <= end.batch or (limit is not None and batch.number >= limit):
                 continue
@@ -165,7 +165,6 @@ def replay(disk: Disk, files: list[LogFile], findings: Findings) -> Iterator[tup
             found = codec.entries(data, batch)
             intact = not batch.from_trailer and all(entry.intact for entry in found)
             if verdict(intact=intact, number=batch.number, durable=durable) is Verdict.CUT:
-                explained = not any(data[batch.end - codec.TRAILER_BYTES :])
                 break
             end = LogEnd(batch.number, batch.identity, session, end.file)
             at = batch.end
@@ -184,8 +183,8 @@ def replay(disk: Disk, files: list[LogFile], findings: Findings) -> Iterator[tup
         findings.content[file.path] = max(content_bytes, min(at, file.size))
         if content_bytes > at:
             findings.cut_bytes += content_bytes - at
-            # A write that a kill interrupted leaves a header, and preallocated zeros where its end should be.
-            findings.uncertain_tail = not explained
+            # A write that a kill interrupted leaves its beginning, and preallocated zeros behind it.
+            findings.uncertain_tail = not codec.is_beginning(content, at, content_bytes)
         findings.bytes_read += file.size
     if end.batch < durable:
         findings.unnamed_loss.append(

@@ -102,11 +102,12 @@ class ShardHarness:
         sync_interval_ms: int = 50,
         read_only_because: str = "",
         on_answer: Callable[[Command], None] = lambda command: None,
+        on_execute: Callable[[Command], None] = lambda command: None,
     ) -> None:
         self.disk = disk
         self.clock = clock or FakeClock()
         self.options, self.limits, self.deferred = options, limits or Limits(), deferred
-        self.sync_interval_ms, self.on_answer = sync_interval_ms, on_answer
+        self.sync_interval_ms, self.on_answer, self.on_execute = sync_interval_ms, on_answer, on_execute
         self.syncer: InlineSyncer | DeferredSyncer = DeferredSyncer(disk) if deferred else InlineSyncer(disk)
         self.loaded, self.wal = load(disk, options, self.clock, read_only_because=read_only_because)
         self.shard = Shard(
@@ -187,7 +188,9 @@ class ShardHarness:
         waiting = deque(commands)
         while waiting:
             command = waiting[0]
-            if not self.shard.execute(command):
+            must_wait = not self.shard.execute(command)
+            self.on_execute(command)  # it may have created its topic before it had to wait
+            if must_wait:
                 self._held[command.topic] = waiting
                 return
             waiting.popleft()
@@ -226,6 +229,7 @@ class ShardHarness:
             sync_interval_ms=self.sync_interval_ms,
             read_only_because=read_only_because,
             on_answer=self.on_answer,
+            on_execute=self.on_execute,
         )
 
     def crash(self) -> "ShardHarness":

@@ -48,7 +48,7 @@ class Driver:
         self._begin_session()
 
     def _begin_session(self) -> None:
-        self.harness.on_answer = self._answered
+        self.harness.on_answer, self.harness.on_execute = self._answered, self._executed
         self._asked.clear()
         self.views = self.ledger.note_memory(self.harness.shard.registry)
         self.ledger.note_recovered(self.views)
@@ -84,27 +84,27 @@ class Driver:
         self._submit(Op.DELETE_TOPIC, topic)
 
     def _submit(self, op: Op, topic: str, body: object = None) -> None:
-        before = self._topic(topic)
-        asked = _Asked(self.harness.submit(op, topic, body))
-        self._asked[asked.command.id] = asked
-        self._note_memory()
-        if op == Op.DELETE_TOPIC and before is not None and self._topic(topic) is None:
-            asked.topic_id = before.topic_id
-            self.ledger.lives[before.topic_id].drop_issued = True
+        command = self.harness.submit(op, topic, body)
+        self._asked.setdefault(command.id, _Asked(command))
 
     def _topic(self, name: str) -> TopicView | None:
         return next((view for view in self.views.values() if view.name == name), None)
 
-    def _note_memory(self) -> None:
-        """Commands may have run. A delete that had to wait runs when nobody calls it."""
-        before, self.views = self.views, self.ledger.note_memory(self.harness.shard.registry)
-        for asked in self._asked.values():
-            topic = self._topic(asked.command.topic)
-            if asked.command.op == Op.DELETE_RECORDS and topic is not None and topic.topic_id in before:
-                taken = before[topic.topic_id].records.keys() - topic.records.keys()
-                asked.deleted |= taken
-                self.ledger.lives[topic.topic_id].deletes |= taken
-        self._journal.issue("memory")
+    def _executed(self, command: Command) -> None:
+        """A command has run, now or after it had to wait: what it changed may reach the disk from here on."""
+        asked = self._asked.setdefault(command.id, _Asked(command))
+        before = self._topic(command.topic)
+        self.views = self.ledger.note_memory(self.harness.shard.registry)
+        after = self._topic(command.topic)
+        if before is not None:
+            life = self.ledger.lives[before.topic_id]
+            if command.op == Op.DELETE_TOPIC:
+                asked.topic_id = before.topic_id
+                life.drop_issued = True
+            elif command.op == Op.DELETE_RECORDS and after is not None:
+                asked.deleted = before.records.keys() - after.records.keys()
+                life.deletes |= asked.deleted
+        self._journal.issue(command.op.name)
 
     # -- steps
 
@@ -112,20 +112,17 @@ class Driver:
         self._committing = True
         self.harness.commit()
         self._see_written()
-        self._note_memory()
 
     def tick(self, ms: int) -> None:
         self._committing = True
         self.harness.tick(ms)
         self._see_written()
-        self._note_memory()
 
     def finish_sync(self) -> None:
         self.harness.finish_sync()
 
     def sync_done(self) -> None:
         self.harness.sync_done()
-        self._note_memory()
 
     def settle(self) -> None:
         """Commit and sync until every command is answered."""
@@ -163,9 +160,7 @@ class Driver:
 
     def _answered(self, command: Command) -> None:
         self._see_written()
-        asked = self._asked.pop(command.id, None)
-        if asked is None:  # answered while it was being submitted
-            return
+        asked = self._asked.pop(command.id)
         status, body = reply_of(command)
         assert status in (200, 201), f"{command.op.name} of {command.topic} was refused: {body}"
         assert command.answer is not None

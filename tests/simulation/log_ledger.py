@@ -132,23 +132,28 @@ class Ledger:
 
     def note_recovered(self, views: dict[int, TopicView]) -> None:
         """A new session serves this and has called it durable: no crash may take it any more."""
+        for topic_id in self.lives.keys() - views.keys():
+            # A topic whose creation got no further than memory leaves nothing behind, not even its id.
+            if self.lives[topic_id].promises[Crash.MACHINE].config_at < 0:
+                del self.lives[topic_id]
         for life in self.lives.values():
             view = views.get(life.topic_id)
             life.drop_issued = view is None
+            if view is not None:
+                # What never reached the log was never seen, and its seq may be given away.
+                life.handed = {seq: text for seq, text in life.handed.items() if seq <= view.head}
+                life.classes = {seq: life.classes[seq] for seq in life.handed}
             for promise in life.promises.values():
                 promise.dropped = view is None
                 if view is not None:
                     promise.records = set(view.records)
-                    promise.gone |= life.handed.keys() - view.records.keys()
+                    promise.gone = life.handed.keys() - view.records.keys()
                     promise.earliest, promise.floor = view.earliest, view.floor
                     promise.config_at = len(life.configs) - 1 - life.configs[::-1].index(view.config)
             if view is not None:
                 life.deletes -= view.records.keys()
                 life.visible_head = max(life.visible_head, view.head)
                 life.gaps_seen.update(view.gaps)
-                # What never reached the log was never seen, and its seq may be given away.
-                life.handed = {seq: text for seq, text in life.handed.items() if seq <= view.head}
-                life.classes = {seq: life.classes[seq] for seq in life.handed}
 
     # -- the judge
 

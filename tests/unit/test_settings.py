@@ -8,6 +8,7 @@ import pytest
 
 from topics import settings
 from topics.engine.limits import Limits
+from topics.keys import parse_keys
 from topics.settings import SettingsError, load
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -30,7 +31,16 @@ SIZES = {
     "TOPICS_MAX_TAG_BYTES": (256, 1, 4096),
     "TOPICS_MAX_NODE_BYTES": (128, 1, 1024),
 }
-OTHERS = {"TOPICS_HOST", "TOPICS_PORT_FILE", "TOPICS_DATA_DIR", "TOPICS_ALLOW_INSECURE_NO_AUTH"}
+OTHERS = {
+    "TOPICS_FAST_LANE",
+    "TOPICS_HOST",
+    "TOPICS_PORT_FILE",
+    "TOPICS_DATA_DIR",
+    "TOPICS_ALLOW_INSECURE_NO_AUTH",
+    "TOPICS_API_KEYS",
+    "TOPICS_API_KEYS_FILE",
+    "TOPICS_PROBE_AUTH",
+}
 ROWS = {variable.name: variable for variable in settings.VARIABLES}
 
 
@@ -82,6 +92,8 @@ def test_defaults_are_the_documented_ones() -> None:
     assert chosen.port_file is None
     assert chosen.wal_shards is None
     assert chosen.allow_insecure_no_auth is False
+    assert chosen.probe_auth is False
+    assert chosen.keys == ()
     assert chosen.limits == Limits()
     assert unknown == []
 
@@ -97,6 +109,8 @@ def test_every_variable_reaches_its_own_field() -> None:
         "TOPICS_SYNC_INTERVAL_MS": "5",
         "TOPICS_DRAIN_TIMEOUT_MS": "6",
         "TOPICS_ALLOW_INSECURE_NO_AUTH": "true",
+        "TOPICS_API_KEYS": "k:read",
+        "TOPICS_PROBE_AUTH": "true",
         "TOPICS_MAX_BATCH_RECORDS": "7",
         "TOPICS_MAX_RECORD_BYTES": "8",
         "TOPICS_MAX_BODY_BYTES": "9000",
@@ -105,7 +119,7 @@ def test_every_variable_reaches_its_own_field() -> None:
         "TOPICS_MAX_NODE_BYTES": "12",
         "TOPICS_MAX_LIMIT": "13",
     }
-    assert set(given) == set(ROWS)
+    assert set(given) == set(ROWS) - {"TOPICS_API_KEYS_FILE"}
     assert load(given)[0] == settings.Settings(
         host="::1",
         port=1,
@@ -116,6 +130,8 @@ def test_every_variable_reaches_its_own_field() -> None:
         sync_interval_ms=5,
         drain_timeout_ms=6,
         allow_insecure_no_auth=True,
+        probe_auth=True,
+        keys=parse_keys("k:read"),
         limits=Limits(
             batch_records=7,
             record_bytes=8,
@@ -175,7 +191,7 @@ def test_names_of_the_client_are_no_mistake() -> None:
     assert load({"TOPICS_URL": "http://x", "TOPICS_TOKEN": "t"})[1] == []
 
 
-@pytest.mark.parametrize("value", ["s3cret", "s3cret:read", ""])
+@pytest.mark.parametrize("value", ["s3cret:raed", "s3cret,s3cret", ""])
 @pytest.mark.parametrize("name", ["TOPICS_API_KEYS", "TOPICS_API_KEYS_FILE"])
 def test_who_asked_for_keys_never_gets_an_open_server(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=name) as caught:

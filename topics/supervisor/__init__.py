@@ -3,6 +3,7 @@
 Kept here and nowhere else:
   * Everything that can refuse a start is checked before the first child lives.
   * Children are programs, started by name; nothing of theirs is imported.
+  * Of API keys only digests are left before the first child lives, and only the gateway is told them.
   * A stop goes from the outside in: gateway (it drains), router-worker, shards (they sync and close).
   * No child is left behind: at a stop each wait is bounded, and if the supervisor is killed the
     kernel ends the children.
@@ -12,17 +13,19 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import trio
 
 import topics
+from topics.keys import Key
 from topics.settings import Settings
 from topics.supervisor import datadir, listener
 from topics.supervisor.children import Child, Ground
 from topics.supervisor.datadir import StartRefused
+from topics.supervisor.forget import forget_keys
 from topics.supervisor.notify import Notifier
 
 __all__ = ["Programs", "StartRefused", "serve"]
@@ -45,8 +48,12 @@ class Programs:
     gateway: str = "gateway.serve"
 
 
-def serve(settings: Settings, environ: Mapping[str, str], programs: Programs | None = None) -> int:
-    """Run a server until SIGTERM or SIGINT; its exit code. Raises StartRefused or SettingsError."""
+def serve(settings: Settings, environ: MutableMapping[str, str], programs: Programs | None = None) -> int:
+    """Run a server until SIGTERM or SIGINT; its exit code. Raises StartRefused or SettingsError.
+
+    The keys are in `settings` as digests; their text is taken out of `environ` and of this process.
+    """
+    forget_keys(environ)
     data_dir = settings.data_dir.absolute()
     with datadir.hold(data_dir):
         layout = datadir.open_layout(data_dir, settings.wal_shards)
@@ -59,18 +66,28 @@ def serve(settings: Settings, environ: Mapping[str, str], programs: Programs | N
                     data_dir=data_dir,
                     socket_dir=socket_dir,
                     shard_count=layout.shards,
-                    settings=replace(settings, wal_shards=layout.shards, port=port),
+                    settings=replace(settings, wal_shards=layout.shards, port=port, keys=()),
                     environ=environ,
                 )
-                supervisor = Supervisor(ground, sock, Notifier.from_environ(environ), programs or Programs())
+                supervisor = Supervisor(
+                    ground, sock, Notifier.from_environ(environ), programs or Programs(), settings.keys
+                )
                 return trio.run(supervisor.run)
 
 
 class Supervisor:
     """The life of one server after its start was granted."""
 
-    def __init__(self, ground: Ground, sock: socket.socket, notifier: Notifier, programs: Programs) -> None:
+    def __init__(
+        self,
+        ground: Ground,
+        sock: socket.socket,
+        notifier: Notifier,
+        programs: Programs,
+        keys: tuple[Key, ...],
+    ) -> None:
         self._ground = ground
+        self._keys = keys
         self._sock = sock
         self._notifier = notifier
         self._announced = False
@@ -81,11 +98,17 @@ class Supervisor:
         ]
         self._router = Child("router", 0, programs.router, ground)
         self._gateway = Child(
-            "gateway", 0, programs.gateway, ground, listen_fd=sock.fileno(), on_state=self._take_stock
+            "gateway",
+            0,
+            programs.gateway,
+            ground,
+            listen_fd=sock.fileno(),
+            keys=keys,
+            on_state=self._take_stock,
         )
 
     async def run(self) -> int:
-        _warn_about_open_doors(self._ground.settings)
+        _tell_who_may_come_in(self._ground.settings, self._keys)
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as nursery:
                 for child in (*self._shards, self._router, self._gateway):
@@ -119,15 +142,20 @@ class Supervisor:
     def _take_stock(self) -> None:
         if self._gateway.listening and not self._announced:
             self._announced = True
-            _announce(self._ground)
+            _announce(self._ground, with_key=bool(self._keys))
         if self._gateway.ready and all(shard.ready for shard in self._shards) and not self._ready:
             self._ready = True
             log.info("server.ready", extra={"shards": len(self._shards)})
             self._notifier.send("READY=1")
 
 
-def _warn_about_open_doors(settings: Settings) -> None:
-    if settings.loopback:
+def _tell_who_may_come_in(settings: Settings, keys: tuple[Key, ...]) -> None:
+    if keys:
+        log.info(
+            "auth.enabled",
+            extra={"keys": len(keys), "limited_by_prefix": sum(bool(one.prefixes) for one in keys)},
+        )
+    elif settings.loopback:
         log.warning(
             "auth.disabled",
             extra={"note": "DEV MODE: no API keys; every program on this machine may read, write and delete"},
@@ -143,10 +171,12 @@ def _warn_about_open_doors(settings: Settings) -> None:
         )
 
 
-def _announce(ground: Ground) -> None:
+def _announce(ground: Ground, *, with_key: bool) -> None:
     url = listener.base_url(ground.settings.host, ground.settings.port)
     topic = f"{url}/v0/topics/hello"
     post = "curl -X POST -H 'Content-Type: application/json'"
+    if with_key:
+        post += " -H 'Authorization: Bearer <key>'"
     lines = (
         f"topics {topics.__version__} listens on {url}",
         f"data directory {ground.data_dir}, {ground.shard_count} shards; Ctrl-C stops it",

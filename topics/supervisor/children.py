@@ -20,6 +20,7 @@ import trio
 
 import topics
 from topics.child import LISTENING, READY, Boot, child_title, encode_boot
+from topics.keys import Key
 from topics.settings import Settings
 from topics.supervisor.notify import NAMES as NOTIFY_NAMES
 
@@ -58,6 +59,7 @@ class Child:
         ground: Ground,
         *,
         listen_fd: int | None = None,
+        keys: tuple[Key, ...] = (),
         on_state: Callable[[], None] = lambda: None,
     ) -> None:
         self.role = role
@@ -68,6 +70,7 @@ class Child:
         self._module = module
         self._ground = ground
         self._listen_fd = listen_fd
+        self._keys = keys
         self._on_state = on_state
         self._epoch = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -130,16 +133,17 @@ class Child:
         log.log(logging.INFO if self._stopping.is_set() else logging.ERROR, "child.exited", extra=extra)
 
     def _spawn(self) -> tuple[subprocess.Popen[bytes], int]:
-        """Start the process with its boot message already waiting in a pipe; its status pipe."""
+        """Start the process with its boot message already written; its status pipe."""
         with ExitStack() as unless_started, ExitStack() as theirs:
-            boot_fd, boot_write_fd = os.pipe2(os.O_CLOEXEC)
+            status_read_fd, status_fd = os.pipe2(os.O_CLOEXEC)
+            unless_started.callback(os.close, status_read_fd)
+            theirs.callback(os.close, status_fd)
+            # In memory and without a name. A pipe would block on a message with many keys: nobody reads yet.
+            boot_fd = os.memfd_create("boot", os.MFD_CLOEXEC)
             theirs.callback(os.close, boot_fd)
-            # An empty pipe takes 64 KiB at once, and the message is far smaller: this cannot block.
-            with open(boot_write_fd, "wb") as pipe:
-                status_read_fd, status_fd = os.pipe2(os.O_CLOEXEC)
-                unless_started.callback(os.close, status_read_fd)
-                theirs.callback(os.close, status_fd)
-                pipe.write(encode_boot(self._boot_message(status_fd)))
+            with open(boot_fd, "wb", closefd=False) as message:
+                message.write(encode_boot(self._boot_message(status_fd)))
+            os.lseek(boot_fd, 0, os.SEEK_SET)
             listen_fds = () if self._listen_fd is None else (self._listen_fd,)
             process = subprocess.Popen(
                 [sys.executable, "-m", self._module, "--boot-fd", str(boot_fd)],
@@ -165,6 +169,7 @@ class Child:
             listen_fd=self._listen_fd,
             status_fd=status_fd,
             epoch=self._epoch,
+            keys=self._keys,
         )
 
     async def _hear(self, status_fd: int) -> None:
