@@ -24,6 +24,7 @@ INLINE_INFLATED_BYTES_MAX: Final = 512 * KIB
 # The bottleneck is CPU, not bandwidth; higher levels cost several times the time for some percent.
 COMPRESS_LEVEL: Final = 1
 _GZIP_ONLY_WBITS: Final = 31
+_GZIP_MAGIC: Final = b"\x1f\x8b"
 
 _WEIGHT: Final = re.compile(r"q=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)", re.IGNORECASE)
 
@@ -53,25 +54,36 @@ async def _gunzip(gateway: Gateway, body: bytes) -> bytes:
 
 
 class _Inflater:
-    """One gzip member, nothing before and nothing behind it."""
+    """One gzip member after another, nothing before and nothing behind them."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._zlib = zlib.decompressobj(_GZIP_ONLY_WBITS)
+        self._rest = b""
         self._pieces: list[bytes] = []
         self._size = 0
 
     def feed(self, data: bytes, inflated_bytes_max: int) -> bool:
         """Goes on inflating up to so many bytes; whether there is nothing left to inflate."""
-        try:
-            piece = self._zlib.decompress(self._zlib.unconsumed_tail + data, inflated_bytes_max)
-        except zlib.error as error:
-            raise InvalidRequest(f"the body is not valid gzip: {error}", field="body") from None
-        self._pieces.append(piece)
-        self._size += len(piece)
-        if self._size > self._limit_bytes:
-            raise PayloadTooLarge(self._limit_bytes)
-        return self._zlib.eof or not self._zlib.unconsumed_tail
+        data = self._rest + data
+        room = inflated_bytes_max
+        while True:
+            try:
+                piece = self._zlib.decompress(data, room)
+            except zlib.error as error:
+                raise InvalidRequest(f"the body is not valid gzip: {error}", field="body") from None
+            self._pieces.append(piece)
+            self._size += len(piece)
+            room -= len(piece)
+            if self._size > self._limit_bytes:
+                raise PayloadTooLarge(self._limit_bytes)
+            if not self._zlib.unused_data.startswith(_GZIP_MAGIC):
+                self._rest = self._zlib.unconsumed_tail
+                return self._zlib.eof or not self._rest
+            data = self._rest = self._zlib.unused_data
+            self._zlib = zlib.decompressobj(_GZIP_ONLY_WBITS)
+            if room <= 0:
+                return False
 
     def whole(self) -> bytes:
         if not self._zlib.eof:

@@ -6,6 +6,7 @@ from typing import Final
 import trio
 
 from gateway.keys import KeyStore
+from gateway.origin import LOOPBACK_NAMES
 from shards.client import ShardPool
 from topics.engine.limits import Limits
 
@@ -22,6 +23,8 @@ class Gateway:
     started_ns: int
     # Without any keys in it, everyone may do everything.
     keys: KeyStore = field(default_factory=KeyStore)
+    # Names under which web pages of this server may be reached; see origin.py.
+    own_names: frozenset[str] = LOOPBACK_NAMES
     # True from SIGTERM on: requests under way finish, new ones are told to go elsewhere.
     draining: bool = False
     # Requests whose answer has not been sent yet.

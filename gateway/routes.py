@@ -16,6 +16,7 @@ from gateway.context import Gateway
 from gateway.effects import Handling
 from gateway.handlers import probes, records, topics
 from gateway.http import BadEscape, Request, Response, error_response, percent_decode
+from gateway.origin import CHANGING_SCOPES, check_origin
 from topics import errors
 
 log = logging.getLogger(__name__)
@@ -84,6 +85,8 @@ async def _answer(gateway: Gateway, request: Request) -> Response:
     if chosen is None:
         raise errors.MethodNotAllowed(request.method, _allowed(route for route, _ in found))
     route, path = chosen
+    if route.scope in CHANGING_SCOPES:
+        check_origin(request.headers.get("origin"), request.headers.get("host"), gateway.own_names)
     if gateway.draining and route.scope != "none":
         raise errors.ShuttingDown("the server is shutting down; the request was not applied")
     if request.headers.get("transfer-encoding") and request.headers.get("content-length"):

@@ -24,6 +24,7 @@ from gateway.context import Gateway
 from gateway.keys import KeyStore
 from gateway.lane.handover import HypercornDoor
 from gateway.lane.reactor import Reactor
+from gateway.origin import LOOPBACK_NAMES
 from shards.client import ShardLink, ShardPool
 from topics import __version__
 from topics.child import LISTENING, READY, Boot, boot
@@ -73,6 +74,7 @@ async def run(told: Boot) -> None:
         limits=told.settings.limits,
         version=__version__,
         started_ns=time.monotonic_ns(),
+        own_names=LOOPBACK_NAMES | {told.settings.host},
         keys=KeyStore(told.keys, probe_auth=told.settings.probe_auth),
     )
     door = HypercornDoor(GatewayApp(gateway), hypercorn_config(told.settings.drain_timeout_ms))

@@ -334,6 +334,7 @@ class ShardLink:
         self._hello = Hello(PROTOCOL_VERSION, role, shard, epoch)
         self._connection: _Connection | None = None
         self._changed = trio.Event()
+        self._was_connected = False
 
     @property
     def connected(self) -> bool:
@@ -352,14 +353,17 @@ class ShardLink:
             try:
                 stream, decoder = await self._open()
             except (OSError, trio.TooSlowError, trio.BrokenResourceError, ProtocolError) as error:
-                # One line per outage, not one per attempt.
+                # One line per outage, not one per attempt. At the start a shard may simply be slower.
                 if not quiet:
-                    log.warning("link.unreachable", extra={"shard": self.shard, "reason": str(error)})
+                    starting = isinstance(error, OSError) and not self._was_connected
+                    level = logging.INFO if starting else logging.WARNING
+                    log.log(level, "link.unreachable", extra={"shard": self.shard, "reason": str(error)})
                 quiet = True
                 await trio.sleep(backoff_s)
                 backoff_s = min(backoff_s * 2, RECONNECT_MAX_S)
                 continue
             backoff_s, quiet = RECONNECT_MIN_S, False
+            self._was_connected = True
             await self._serve(stream, decoder)
             await trio.sleep(backoff_s)
 

@@ -45,8 +45,7 @@ def load(
 ) -> tuple[Loaded, WalWriter | None]:
     """State from the log, and the log open for appending (None: it may only be read)."""
     if not read_only_because:
-        disk.mkdir(options.directory)
-        disk.fsync_dir(".")
+        read_only_because = _make_directory(disk, options.directory)
     files = survey(disk, options.directory)
     total_bytes = sum(file.size for file in files)
     findings, state = Findings(), Replay()
@@ -66,11 +65,25 @@ def load(
     return loaded, _open(disk, options, files, loaded, opening, now_ms)
 
 
+def _make_directory(disk: Disk, directory: str) -> str:
+    """The reason why the log may only be read, if there is one."""
+    try:
+        disk.mkdir(directory)
+        disk.fsync_dir(".")
+    except OSError as error:
+        return f"the log's directory cannot be made: {error}"
+    return ""
+
+
 def _check_witness(files: list[LogFile], options: WalOptions, state: Replay, findings: Findings) -> None:
     """Preallocation leaves a file at a multiple of its step; only a closed log may end elsewhere."""
-    written = [file for file in files if file.first_batch is not None]
-    if written and not state.closed and written[-1].size % options.step_bytes:
-        findings.unnamed_loss.append(f"{written[-1].path} was cut off at {written[-1].size} bytes")
+    written = [at for at, file in enumerate(files) if file.first_batch is not None]
+    last = written[-1] if written else -1
+    # What stands behind the last written file was only just made when its session ended.
+    suspects = files[last + 1 :] if state.closed else files[max(last, 0) :]
+    for file in suspects:
+        if file.size % options.step_bytes:
+            findings.unnamed_loss.append(f"{file.path} was cut off at {file.size} bytes")
 
 
 def _settle(loaded: Loaded, state: Replay, clock: Clock) -> list[Frame]:
@@ -97,6 +110,7 @@ def _open(
     opening: list[Frame],
     now_ms: int,
 ) -> WalWriter | None:
+    wal: WalWriter | None = None
     try:
         for path, (start, end) in loaded.findings.unproven.items():
             _make_durable(disk, path, start, end)
@@ -106,6 +120,8 @@ def _open(
         for file in files:
             _give_back(disk, file, loaded.findings.content[file.path])
     except (OSError, WalFailed) as error:
+        if wal is not None:
+            wal.abandon()
         cause = error.__cause__ if isinstance(error, WalFailed) else error
         loaded.no_space = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
         loaded.problems.append(f"the log cannot be opened for writing: {error}")

@@ -16,7 +16,7 @@ from topics.engine.limits import (
     Limits,
 )
 from topics.engine.reading import ReadOptions
-from topics.engine.record import WriteRecord, check_records, check_text, decode_body
+from topics.engine.record import WriteRecord, check_nesting, check_records, check_text, decode_body
 from topics.engine.run import node_section
 from topics.engine.tags import TagMatch, parse_match
 from topics.errors import InvalidRequest
@@ -108,6 +108,7 @@ def _key_digest(key: str | UnsetType) -> bytes:
 
 def decode_diff(body: bytes, limits: Limits) -> Diff:
     parsed = decode_body(_diff_decoder, body)
+    check_nesting(body, "body")
     _u64("from_seq", parsed.from_seq)
     for field in ("limit", "wait_ms", "max_batch_bytes"):
         if getattr(parsed, field) < 0:
@@ -127,6 +128,7 @@ def decode_diff(body: bytes, limits: Limits) -> Diff:
 
 def decode_delete(body: bytes) -> Delete:
     parsed = decode_body(_delete_decoder, body)
+    check_nesting(body, "body")
     if parsed.before_seq is UNSET and parsed.match is UNSET:
         raise InvalidRequest("before_seq or match is required", field="before_seq")
     before_seq = None if parsed.before_seq is UNSET else _u64("before_seq", parsed.before_seq)
@@ -135,7 +137,9 @@ def decode_delete(body: bytes) -> Delete:
 
 
 def decode_config(body: bytes) -> ConfigPatch:
-    return decode_body(config_decoder, body)
+    patch = decode_body(config_decoder, body)
+    check_nesting(body, "body")
+    return patch
 
 
 def _u64(field: str, value: int) -> int:

@@ -10,12 +10,14 @@
 import socket
 import time
 from collections.abc import Callable
+from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.effects import Ask, Effect, Handling, ReadBody
 from gateway.http import Headers, Request, Response, error_response
-from gateway.lane.parsing import H2_PREFACE, PIPELINE_MAX, BadRequest, Head, RequestParser
+from gateway.lane.parsing import H2_PREFACE, PIPELINE_MAX, BadRequest, Head, RequestParser, UnknownMethod
 from topics.errors import InvalidRequest, PayloadTooLarge, TopicsError
 from topics.protocol.messages import INLINE_BYTES_MAX
 
@@ -29,11 +31,17 @@ HEAD_S: Final = 30.0
 BODY_IDLE_S: Final = 30.0
 WRITE_STALL_S: Final = 30.0
 LINGER_S: Final = 2.0
+HALF_CLOSED_S: Final = 1.0
 _FOREVER: Final = float("inf")
 
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
+
+
+@lru_cache(maxsize=1)
+def _date_line(second: int) -> bytes:
+    return f"date: {formatdate(second, usegmt=True)}\r\n".encode()
 
 
 class Lane(Protocol):
@@ -124,6 +132,8 @@ class Connection:
             # The rest of the body will never come.
             self.close()
         else:
+            # It may only have said that it sends no more; one that has left would not take an answer.
+            self.deadline = time.monotonic() + HALF_CLOSED_S
             self._lane.rearm(self)
 
     def _take(self, data: bytes) -> None:
@@ -140,21 +150,26 @@ class Connection:
             data = self._first if len(self._first) > len(data) and not self._parser.in_request else data
         try:
             self._parser.feed(data)
+        except UnknownMethod as error:
+            self._hand_over(error, heads=0)
+            return
         except BadRequest as error:
             self._refuse(error)
             return
         if self._parser.upgrade:
-            self._on_upgrade()
+            behind = BadRequest("an upgrade may not follow requests that are not answered yet")
+            self._hand_over(behind, heads=1)
             return
         if self._body_limit is not None:
             self._on_body()
         self._start_next()
 
-    def _on_upgrade(self) -> None:
-        if len(self._parser.heads) == 1 and self._handling is None:
+    def _hand_over(self, otherwise: BadRequest, *, heads: int) -> None:
+        """Give the connection away, if nothing of it but this request has been looked at."""
+        if len(self._parser.heads) == heads and self._handling is None:
             self._lane.hand_over(self, self._first)
         else:
-            self._refuse(BadRequest("an upgrade may not follow requests that are not answered yet"))
+            self._refuse(otherwise)
 
     def _refuse(self, error: BadRequest) -> None:
         if self._handling is not None:
@@ -271,7 +286,7 @@ class Connection:
         self._send(response)
 
     def _send(self, response: Response) -> None:
-        lines = [_STATUS_LINES[response.status]]
+        lines = [_STATUS_LINES[response.status], _date_line(int(time.time()))]
         lines += [f"{name}: {value}\r\n".encode("latin-1") for name, value in response.headers]
         if self._close_after:
             lines.append(b"connection: close\r\n")

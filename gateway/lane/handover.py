@@ -19,7 +19,7 @@ from hypercorn.utils import wrap_app
 
 from gateway.app import GatewayApp
 from gateway.http import error_response
-from gateway.lane.parsing import H2_PREFACE, BadRequest, RequestParser
+from gateway.lane.parsing import H2_PREFACE, BadRequest, RequestParser, UnknownMethod
 from topics.errors import InvalidRequest
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,11 @@ class _GuardedStream:
                     self._parser = None
                 return
             data = self._seen if len(self._seen) > len(data) else data
-        parser.feed(data)
+        try:
+            parser.feed(data)
+        except UnknownMethod:
+            # Hypercorn knows it, and the route table refuses it.
+            self._parser = None
         for head in parser.heads:
             head.discard = True
             head.parts.clear()

@@ -26,6 +26,10 @@ class BadRequest(Exception):
         self.status = status
 
 
+class UnknownMethod(BadRequest):
+    """Not one of llhttp's methods. It may still be a good request, and then its answer is 405."""
+
+
 class Head:
     """A request as it arrives: complete when `complete` is set, its body so far in `parts`."""
 
@@ -86,7 +90,7 @@ class RequestParser:
         except httptools.HttpParserUpgrade:
             self.upgrade = True
         except httptools.HttpParserInvalidMethodError:
-            raise BadRequest("unknown method", status=405) from None
+            raise UnknownMethod("a method that this parser does not know") from None
         except httptools.HttpParserError as error:
             cause = error.__context__
             raise (cause if isinstance(cause, BadRequest) else BadRequest(str(error))) from None

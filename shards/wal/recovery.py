@@ -75,7 +75,7 @@ class Findings:
 def survey(disk: Disk, directory: str) -> list[LogFile]:
     """Every log file in order, after a look at its headers."""
     files = []
-    for name in disk.listdir(directory):
+    for name in _listed(disk, directory):
         if not name.endswith(".wal"):
             continue
         path = f"{directory}/{name}"
@@ -95,6 +95,13 @@ def survey(disk: Disk, directory: str) -> list[LogFile]:
     return files
 
 
+def _listed(disk: Disk, directory: str) -> list[str]:
+    try:
+        return disk.listdir(directory)
+    except FileNotFoundError:
+        return []
+
+
 def _read_all(disk: Disk, path: str) -> bytes:
     fd = disk.open(path)
     try:
@@ -112,22 +119,26 @@ def _read_all(disk: Disk, path: str) -> bytes:
 
 def find_batches(data: bytes) -> Iterator[Batch]:
     """Walk from batch to batch; a batch with a damaged header is found by its trailer."""
-    at = 0
+    at, any_found = 0, False
     while at < len(data):
         found = codec.decode(data, at)
         if found is not None:
+            any_found = True
             yield found
             at = found.end
             continue
         following = _next_header(data, at)
-        yield from _found_by_trailer(data, at, following)
+        for found in _found_by_trailer(data, at, following):
+            any_found = True
+            yield found
         at = following
+    # A session starts a new file, so another format shows at its beginning and nothing of ours follows.
+    if not any_found and (version := codec.version_at(data, 0)) not in (None, codec.VERSION):
+        raise UnknownFormat(f"the log has format version {version}, this server reads {codec.VERSION}")
 
 
 def _next_header(data: bytes, at: int) -> int:
     while True:
-        if (version := codec.version_at(data, at)) not in (None, codec.VERSION):
-            raise UnknownFormat(f"the log has format version {version}, this server reads {codec.VERSION}")
         at = data.find(codec.MAGIC, at + 1)
         if at < 0:
             return len(data)

@@ -101,6 +101,33 @@ def report(
     figures(f"retries with the same key {load.retries_with_key}, recognised {deduped}")
 
 
+def test_shard_that_is_killed_again_while_it_recovers_loses_nothing(
+    start: Start, figures: Callable[[str], None]
+) -> None:
+    # Before it has read its boot message, when it has begun to replay, and when it has just begun to serve.
+    moments: tuple[dict[str, str], ...] = ({}, {"state": "listening"}, {"state": "ready"})
+    kills = 0
+    with start() as server:
+        server.wait_ready()
+        with Workload(server.address) as load:
+            load.wait_flow()
+            for moment in moments * 2:
+                before = server.kill_child("shard-0")
+                event = "child.state" if moment else "child.started"
+                server.wait_event(event, since=before, child="shard-0", **moment)
+                kills += 1
+            before = server.kill_child("shard-0")
+            server.wait_event("child.state", since=before, child="shard-0", state="ready")
+            server.wait_ready()
+            load.audit(died=(0,))
+            load.wait_flow()
+            load.stop_writing()
+            load.wait_followed()
+        load.audit(died=())
+        assert server.stop() == 0
+    figures(f"kills during recovery: {kills + 1}, {sum(load.acked().values())} acked, 0 lost")
+
+
 def test_requests_in_flight_to_a_killed_shard_are_answered_as_unknown(start: Start) -> None:
     hurt, spared = topic_on(0, SHARDS, "hurt"), topic_on(1, SHARDS, "spared")
     write = {"records": [{"data": "in flight"}], "idempotency_key": "the same"}

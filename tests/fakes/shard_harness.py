@@ -127,10 +127,12 @@ class ShardHarness:
 
     def submit(self, op: Op, topic: str, body: object = None, **params: object) -> Command:
         """Run a command in the group that is forming; it waits if its topic does."""
-        command = self.command(op, topic, body, **params)
+        return self.submit_command(self.command(op, topic, body, **params))
+
+    def submit_command(self, command: Command) -> Command:
         self._taken[command.id] = command
-        if topic in self._held:
-            self._held[topic].append(command)
+        if command.topic in self._held:
+            self._held[command.topic].append(command)
         else:
             self._execute([command])
         return command

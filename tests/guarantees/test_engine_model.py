@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
@@ -40,7 +40,7 @@ from tests.fakes.model import (
 )
 from topics.protocol.messages import Op
 
-NAMES = st.sampled_from(["a", "b"])
+NAMES = st.sampled_from(["a", "a", "a", "b"])
 NODES = st.sampled_from(["n", "n1", "ñ\\", '"', ""])
 TAGS = st.sampled_from(["t", "t1", "t1:x", "t*", "T", "ä", 'q"', "\\", "\n", ""])
 PAYLOADS = st.sampled_from(
@@ -76,6 +76,16 @@ RECORDS = st.lists(
     min_size=1,
     max_size=5,
 )
+WRITES = st.fixed_dictionaries(
+    {
+        "name": NAMES,
+        "records": RECORDS,
+        "node": st.none() | NODES,
+        "key": st.sampled_from([None, None, "k1", "k2"]),
+        "config": CONFIGS,
+        "create": st.sampled_from([None, None, True, False]),
+    }
+)
 READS = st.fixed_dictionaries(
     {},
     optional={
@@ -99,12 +109,14 @@ class EngineAgainstModel(RuleBasedStateMachine):
         self.payloads: dict[tuple[str, int, int], bytes] = {}
         self.lives: dict[str, int] = {}
         self.earliest: dict[str, int] = {}
+        self.quiet = False
 
     # -- requests
 
     def _call(self, op: Op, name: str, body: bytes, **params: object) -> Reply:
         """Time never goes back inside the server, whatever the wall clock does."""
         self.now_ms = max(self.now_ms, self.clock.wall_ms)
+        self.quiet = False
         for topic in self.topics.values():
             topic.expire(self.now_ms)
         return self.server.call(op, name, body, **params)
@@ -135,15 +147,20 @@ class EngineAgainstModel(RuleBasedStateMachine):
         self.earliest[name] = 1
         return topic
 
-    @rule(
-        name=NAMES,
-        records=RECORDS,
-        node=st.none() | NODES,
-        key=st.sampled_from([None, None, "k1", "k2", "k3"]),
-        config=CONFIGS,
-        create=st.sampled_from([None, None, True, False]),
-    )
-    def write(
+    # Named several times, so that a third of all steps are writes.
+    @rule(write=WRITES)
+    def write(self, write: dict[str, Any]) -> None:
+        self._write(**write)
+
+    @rule(write=WRITES)
+    def write_again(self, write: dict[str, Any]) -> None:
+        self._write(**write)
+
+    @rule(write=WRITES)
+    def write_more(self, write: dict[str, Any]) -> None:
+        self._write(**write)
+
+    def _write(
         self, name: str, records: list[dict[str, Any]], node: str | None, key: str | None, config: Config,
         create: bool | None,
     ) -> None:  # fmt: skip
@@ -214,7 +231,7 @@ class EngineAgainstModel(RuleBasedStateMachine):
             }  # fmt: skip
             assert {key: reply.json[key] for key in wanted} == wanted
 
-    @rule(name=NAMES, if_empty=st.booleans())
+    @rule(name=NAMES, if_empty=st.sampled_from([True, True, True, False]))
     def delete_topic(self, name: str, if_empty: bool) -> None:
         reply = self._call(Op.DELETE_TOPIC, name, b"", if_empty=if_empty)
         topic = self.topics.get(name)
@@ -232,15 +249,12 @@ class EngineAgainstModel(RuleBasedStateMachine):
         topic = self.topics.get(name)
         if topic is None:
             assert (reply.status, reply.error) == (404, "topic_not_found")
-        else:
-            self._check_page(name, topic, reply.page(), options)
-
-    @rule(name=NAMES, options=READS)
-    def page_through(self, name: str, options: dict[str, Any]) -> None:
-        """Paging with any limit and byte budget visits every live record exactly once, and ends."""
-        topic = self.topics.get(name)
-        if topic is None:
             return
+        self._check_page(name, topic, reply.page(), options)
+        self._page_through(name, topic, options)
+
+    def _page_through(self, name: str, topic: TopicModel, options: dict[str, Any]) -> None:
+        """Paging with any limit and byte budget visits every live record exactly once, and ends."""
         cursor, seen = 0, []
         for _ in range(2 * len(topic.records) + 2 * len(topic.holes) + 2):
             page = self._ask(Op.DIFF, name, options | {"from_seq": cursor}).page()
@@ -275,42 +289,34 @@ class EngineAgainstModel(RuleBasedStateMachine):
 
     # -- time
 
-    @rule(ms=st.sampled_from([1, 2, 9, 11, 19, 20, 21, 39, 41, 1100]))
-    def time_passes(self, ms: int) -> None:
+    @rule(ms=st.sampled_from([1, 9, 10, 11, 20, 40, 41, 1100, -1, -60_000]), tick=st.booleans())
+    def let_time_pass(self, ms: int, tick: bool) -> None:
+        """Nobody looks at the topics at once, so that whatever comes next is the first to notice."""
         self.clock.pass_ms(ms)
-
-    @rule(ms=st.sampled_from([1, 15, 60_000]))
-    def the_clock_goes_back(self, ms: int) -> None:
-        self.clock.pass_ms(-ms)
-
-    @rule()
-    def tick(self) -> None:
-        self.now_ms = max(self.now_ms, self.clock.wall_ms)
-        self.server.tick()
+        if tick:
+            self.now_ms = max(self.now_ms, self.clock.wall_ms)
+            self.server.tick()
+        self.quiet = True
 
     # -- the end of a process
 
-    def _before_restart(self) -> None:
+    @rule(
+        how=st.sampled_from(["in order", "killed", "power cut"]),
+        seed=st.integers(0, 2**16),
+        pick=st.integers(0, 30),
+    )
+    def restart(self, how: str, seed: int, pick: int) -> None:
         # Across a restart only what was logged keeps the time; a clock behind that is not promised.
         self.clock.wall_ms = max(self.clock.wall_ms, self.now_ms)
-
-    @rule()
-    def restart_in_order(self) -> None:
-        self._before_restart()
-        self.server.restart()
-        for name, topic in self.topics.items():
-            head = self._state(name)["head_seq"]
-            assert head == topic.head
-            self._process_ended(name, topic, head)
-
-    @rule()
-    def kill_the_process(self) -> None:
-        self._before_restart()
-        self.server.kill()
+        if how == "power cut":
+            self._cut_the_power(seed, pick)
+            return
+        self.server.restart() if how == "in order" else self.server.kill()
         for name, topic in self.topics.items():
             head = self._state(name)["head_seq"]
             # Seqs that may have been handed out are lost with the records that had them.
-            assert head >= topic.head if topic.config["durability"] == "ephemeral" else head == topic.head
+            may_jump = how == "killed" and topic.config["durability"] == "ephemeral"
+            assert head == topic.head or (may_jump and head > topic.head)
             self._process_ended(name, topic, head)
 
     def _process_ended(self, name: str, topic: TopicModel, head: int) -> None:
@@ -325,13 +331,12 @@ class EngineAgainstModel(RuleBasedStateMachine):
     def _adopt_floor(self, name: str, topic: TopicModel, below: list[int]) -> None:
         """The floor stays above what is gone in any case; the rest of the old one may be a hole now."""
         floor = self.server.evict_floor(name)
-        assert max(below, default=0) < floor <= topic.evict_floor
+        assert max(below, default=0) < floor
+        assert floor == 1 or topic.records[floor - 1].state != "live"
         topic.cap_evicted, topic.ttl_expired, topic.reasons_known = floor - 1, 0, False
 
-    @rule(seed=st.integers(0, 2**16), pick=st.integers(0, 30))
-    def cut_the_power(self, seed: int, pick: int) -> None:
+    def _cut_the_power(self, seed: int, pick: int) -> None:
         """What a class promises is there; everything else is under a tombstone."""
-        self._before_restart()
         limits = CrashLimits(torn_ops_max=4, torn_cuts_max=3, subset_ops_max=3, product_max=16, states_max=64)
         plan = list(islice(self.server.disk.crash_plan(Random(seed), limits), 31))
         self.server.power_cut(plan[pick % len(plan)].build())
@@ -360,6 +365,9 @@ class EngineAgainstModel(RuleBasedStateMachine):
             assert told is not None, f"{seq} was lost silently"
             assert told.gap_from <= seq <= told.gap_to
         topic.holes = join_ranges(holes)
+        for record in topic.records.values():
+            if record.state != "live" and any(first <= record.seq <= last for first, last in holes):
+                record.state = "lost"
         topic.last_write_ts = None
         lost_keys = {k for k, key in topic.keys.items() if topic.records[key.first].durability == "ephemeral"}
         topic.keys = {
@@ -394,6 +402,8 @@ class EngineAgainstModel(RuleBasedStateMachine):
 
     @invariant()
     def states_and_reads_agree(self) -> None:
+        if self.quiet:
+            return
         for name in ("a", "b"):
             topic = self.topics.get(name)
             if topic is None:
@@ -480,11 +490,12 @@ def _check_length(taken: int, expected: Expected, options: dict[str, Any]) -> No
 
 PROOF = os.environ.get("TOPICS_PROOF") == "1"
 EXAMPLES = settings(
-    max_examples=2000 if PROOF else 60,
+    max_examples=2000 if PROOF else 150,
     stateful_step_count=60 if PROOF else 40,
     derandomize=not PROOF,
     deadline=None,
     print_blob=True,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 

@@ -306,7 +306,7 @@ async def test_the_app_answers_through_quarts_own_client_too(tmp_path: Path) -> 
 
 
 def test_a_long_poll_fits_into_every_timeout() -> None:
-    config = serve.hypercorn_config(3, 5000)
+    config = serve.hypercorn_config(5000)
     assert config.read_timeout is not None
     assert config.read_timeout > 30 + 15
     assert config.graceful_timeout == 5

@@ -6,6 +6,7 @@ nesting, so both are checked here.
 """
 
 import re
+from itertools import accumulate
 from typing import TypeVar
 
 import msgspec
@@ -20,6 +21,8 @@ NO_META = Raw(b"")
 T = TypeVar("T")
 
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in _STEPS)
 _PATH = re.compile(r" - at `\$?\.?(.*?)`$")
 _MISSING = re.compile(r"missing required field `(.*?)`")
 
@@ -59,14 +62,17 @@ def _named(reason: str) -> InvalidRequest:
 
 def nesting_depth(value: bytes) -> int:
     """How many arrays and objects are open at once, at most, in one JSON value."""
-    depth = deepest = 0
-    for byte in _STRINGS.sub(b"", value):
-        if byte in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif byte in b"]}":
-            depth -= 1
-    return deepest
+    brackets = _STRINGS.sub(b"", value).translate(None, _NOT_BRACKETS)
+    return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
+
+
+def check_nesting(value: bytes, field: str) -> None:
+    """Refuse a value that is nested too deeply. Only one with many brackets needs a real look."""
+    openings = value.count(b"[") + value.count(b"{")
+    if openings > JSON_NESTING_MAX and nesting_depth(value) > JSON_NESTING_MAX:
+        raise InvalidRequest(
+            f"{field} is nested deeper than {JSON_NESTING_MAX}", field=field, limit=JSON_NESTING_MAX
+        )
 
 
 def check_records(records: list[WriteRecord], limits: Limits) -> bool:
@@ -144,11 +150,5 @@ def check_payload(record: WriteRecord, index: int, limits: Limits) -> None:
             value=size,
             limit=limits.record_bytes,
         )
-    for name, value in (("data", data), ("meta", meta)):
-        openings = value.count(b"[") + value.count(b"{")
-        if openings > JSON_NESTING_MAX and nesting_depth(value) > JSON_NESTING_MAX:
-            raise InvalidRequest(
-                f"records[{index}].{name} is nested deeper than {JSON_NESTING_MAX}",
-                field=f"records[{index}].{name}",
-                limit=JSON_NESTING_MAX,
-            )
+    check_nesting(data, f"records[{index}].data")
+    check_nesting(meta, f"records[{index}].meta")
