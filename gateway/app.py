@@ -22,7 +22,7 @@ from quart_trio.wrappers.request import TrioBody
 
 from gateway.context import Gateway
 from gateway.door import answer
-from gateway.http import Headers, Request, Response, error_response
+from gateway.http import Headers, Request, Response, error_response, path_of
 from topics import errors
 
 
@@ -96,7 +96,7 @@ class GatewayApp(QuartTrio):
         body = cast("_Body", quart_request.body)
         request = Request(
             method=scope["method"],
-            raw_path=_path_of(scope["raw_path"]),
+            raw_path=path_of(scope["raw_path"]),
             query_string=scope["query_string"],
             headers=Headers(scope["headers"]),
             arrived_ns=time.monotonic_ns(),
@@ -107,14 +107,6 @@ class GatewayApp(QuartTrio):
 
     async def handle_websocket(self, websocket: QuartWebsocket) -> QuartResponse:
         return _quart_response(error_response(errors.RouteNotFound(websocket.path), time.monotonic_ns()))
-
-
-def _path_of(target: bytes) -> bytes:
-    """The path of a request target, which may be a whole URL when the client believes us a proxy."""
-    if target.startswith(b"/") or b"://" not in target:
-        return target
-    _, slash, path = target.split(b"://", 1)[1].partition(b"/")
-    return slash + path
 
 
 def _quart_response(response: Response) -> QuartResponse:

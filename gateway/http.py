@@ -63,6 +63,14 @@ class Response:
         return any(known.lower() == name for known, _ in self.headers)
 
 
+def path_of(target: bytes) -> bytes:
+    """The path of a request target, which may be a whole URL when the client believes us a proxy."""
+    if target.startswith(b"/") or b"://" not in target:
+        return target
+    _, slash, path = target.split(b"://", 1)[1].partition(b"/")
+    return slash + path
+
+
 class BadEscape(ValueError):
     """Not a percent-encoded UTF-8 text."""
 

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.effects import Ask, Effect, Handling, ReadBody
-from gateway.http import Headers, Request, Response, error_response
+from gateway.http import Headers, Request, Response, error_response, path_of
 from gateway.lane.parsing import H2_PREFACE, PIPELINE_MAX, BadRequest, Head, RequestParser, UnknownMethod
 from topics.errors import InvalidRequest, PayloadTooLarge, TopicsError
 from topics.protocol.messages import INLINE_BYTES_MAX
@@ -67,6 +67,7 @@ class Connection:
         "_lingering",
         "_out",
         "_parser",
+        "_refusal",
         "_request",
         "_ticket",
         "closed",
@@ -93,6 +94,7 @@ class Connection:
         self._handling: Handling[Response] | None = None
         self._ticket: Ticket | None = None
         self._body_limit: int | None = None
+        self._refusal: BadRequest | None = None
         self._out: memoryview | None = None
         self._close_after = False
         self._lingering = False
@@ -103,7 +105,9 @@ class Connection:
 
     @property
     def wants_read(self) -> bool:
-        return not self.peer_done and self._out is None and len(self._parser.heads) < PIPELINE_MAX
+        if self.peer_done or self._refusal is not None:
+            return False
+        return self._out is None and len(self._parser.heads) < PIPELINE_MAX
 
     @property
     def wants_write(self) -> bool:
@@ -154,8 +158,7 @@ class Connection:
             self._hand_over(error, heads=0)
             return
         except BadRequest as error:
-            self._refuse(error)
-            return
+            self._refusal = error
         if self._parser.upgrade:
             behind = BadRequest("an upgrade may not follow requests that are not answered yet")
             self._hand_over(behind, heads=1)
@@ -169,13 +172,12 @@ class Connection:
         if len(self._parser.heads) == heads and self._handling is None:
             self._lane.hand_over(self, self._first)
         else:
-            self._refuse(otherwise)
+            self._refusal = otherwise
+            self._start_next()
 
     def _refuse(self, error: BadRequest) -> None:
-        if self._handling is not None:
-            # Answers come in order, and the one under way cannot be trusted to end before the peer does.
-            self.close()
-            return
+        """The last answer of this connection: what follows cannot be told from what went wrong."""
+        self._refusal = None
         refused = InvalidRequest(f"not a valid HTTP request: {error}", field="request")
         response = error_response(refused, time.monotonic_ns())
         response.status = error.status
@@ -186,10 +188,14 @@ class Connection:
     # -- handling
 
     def _start_next(self) -> None:
-        if self._handling is not None or self._out is not None or not self._parser.heads:
+        if self._handling is not None or self._out is not None or self._close_after:
+            return
+        if not self._parser.heads:
+            if self._refusal is not None:
+                self._refuse(self._refusal)
             return
         head = self._head = self._parser.heads.popleft()
-        path, _, query = head.target.partition(b"?")
+        path, _, query = path_of(head.target).partition(b"?")
         request = self._request = Request(
             method=head.method.decode("ascii"),
             raw_path=path,

@@ -290,6 +290,19 @@ def test_keys_come_from_a_file_and_open_a_public_address(tmp_path: Path) -> None
         server.end()
 
 
+def test_as_many_keys_as_are_allowed_reach_the_gateway(tmp_path: Path) -> None:
+    """More text than a pipe holds: nobody may wait for a reader that is not there yet."""
+    lines = [f"{OPS}-{n}:rw:{'p' * 200}{n}.|own." for n in range(1000)]
+    (tmp_path / "keys").write_text("\n".join(lines))
+    server = Server(tmp_path, {"TOPICS_API_KEYS_FILE": str(tmp_path / "keys")})
+    try:
+        server.start()
+        for token, status in ((f"{OPS}-0", 404), (f"{OPS}-999", 404), (f"{OPS}-1000", 401)):
+            assert server.get("/v0/topics/own.x", headers=bearer(token)).status == status
+    finally:
+        server.end()
+
+
 def test_probes_can_be_closed(tmp_path: Path) -> None:
     server = Server(tmp_path, {"TOPICS_API_KEYS": KEYS, "TOPICS_PROBE_AUTH": "true"})
     try:

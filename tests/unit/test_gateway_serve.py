@@ -182,7 +182,7 @@ async def test_pipelined_requests_and_odd_targets_are_answered(tmp_path: Path) -
     async with running(tmp_path) as run:
         stream = await trio.open_tcp_stream("127.0.0.1", run.port)
         async with stream:
-            targets = ["/v0/health", f"{run.url}/v0/health", "/v0/health?x=%zz", "*", "?x", "/%"]
+            targets = ["/v0/health", f"{run.url}/v0/health", "/v0/health?x=%zz", "*", "/%"]
             for target in targets[:-1]:
                 await stream.send_all(f"GET {target} HTTP/1.1\r\nHost: ]bad[host\r\n\r\n".encode())
             await stream.send_all(
@@ -193,7 +193,7 @@ async def test_pipelined_requests_and_odd_targets_are_answered(tmp_path: Path) -
                 while chunk := await stream.receive_some():
                     received += chunk
         statuses = [int(head[:3]) for head in received.split(b"HTTP/1.1 ")[1:]]
-        assert statuses == [200, 200, 200, 404, 404, 400]
+        assert statuses == [200, 200, 200, 404, 400]
 
 
 async def test_a_stop_answers_parked_long_polls_and_ignores_idle_connections(tmp_path: Path) -> None:
