@@ -51,6 +51,44 @@ ROUTES: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Everything that stands at one path."""
+
+    routes: dict[str, Route]
+    names: tuple[tuple[int, str], ...]  # position and name of the segments that take any value
+    scope: str  # what is needed to be told that a method is not there
+    allowed: str
+
+
+def _shape(segments: tuple[str, ...], positions: tuple[int, ...]) -> tuple[str | None, ...]:
+    """The path with its named segments left open."""
+    if not positions:
+        return segments
+    return tuple(None if at in positions else segment for at, segment in enumerate(segments))
+
+
+def _places(routes: Iterable[Route]) -> dict[tuple[str | None, ...], Place]:
+    grouped: dict[tuple[str, ...], dict[str, Route]] = {}
+    for route in routes:
+        grouped.setdefault(route.pattern, {})[route.method] = route
+    places = {}
+    for pattern, methods in grouped.items():
+        names = tuple((at, segment[1:]) for at, segment in enumerate(pattern) if segment.startswith(":"))
+        allowed = {*methods, "HEAD"} if "GET" in methods else set(methods)
+        places[_shape(pattern, tuple(at for at, _ in names))] = Place(
+            methods,
+            names,
+            auth.scope_of_path(route.scope for route in methods.values()),
+            ", ".join(sorted(allowed)),
+        )
+    return places
+
+
+_PLACES: Final = _places(ROUTES)
+_NAMED_POSITIONS: Final = tuple(sorted({tuple(at for at, _ in place.names) for place in _PLACES.values()}))
+
+
 async def dispatch(gateway: Gateway, request: Request) -> Response:
     """The response to any request. What is left of its body is the front door's business."""
     try:
@@ -69,27 +107,24 @@ async def dispatch(gateway: Gateway, request: Request) -> Response:
 
 
 async def _answer(gateway: Gateway, request: Request) -> Response:
-    segments = _segments(request)
-    found = [(route, path) for route in ROUTES if (path := _match(route.pattern, segments)) is not None]
-    if not found:
+    place, path = _find(_segments(request))
+    if place is None:
         raise errors.RouteNotFound(request.shown_path)
-    method = "GET" if request.method == "HEAD" else request.method
-    chosen = next((pair for pair in found if pair[0].method == method), None)
+    route = place.routes.get("GET" if request.method == "HEAD" else request.method)
+    headers = request.headers
     # Before anything else is looked at: 401, then 403.
-    scope = chosen[0].scope if chosen else auth.scope_of_path(route.scope for route, _ in found)
-    names = auth.names_in(path for _, path in found)
+    scope = route.scope if route is not None else place.scope
     try:
-        caller = auth.authorise(gateway.keys, auth.bearer_token(request.headers), scope, names)
+        caller = auth.authorise(gateway.keys, auth.bearer_token(headers), scope, auth.names_in((path,)))
     except errors.Unauthorized as error:
         return auth.challenge(error, request.arrived_ns)
-    if chosen is None:
-        raise errors.MethodNotAllowed(request.method, _allowed(route for route, _ in found))
-    route, path = chosen
+    if route is None:
+        raise errors.MethodNotAllowed(request.method, place.allowed)
     if route.scope in CHANGING_SCOPES:
-        check_origin(request.headers.get("origin"), request.headers.get("host"), gateway.own_names)
+        check_origin(headers.get("origin"), headers.get("host"), gateway.own_names)
     if gateway.draining and route.scope != "none":
         raise errors.ShuttingDown("the server is shutting down; the request was not applied")
-    if request.headers.get("transfer-encoding") and request.headers.get("content-length"):
+    if headers.get("transfer-encoding") and headers.get("content-length"):
         raise errors.InvalidRequest(
             "Content-Length and Transfer-Encoding exclude each other", field="Content-Length"
         )
@@ -100,29 +135,18 @@ def _segments(request: Request) -> tuple[str, ...]:
     """The decoded segments; an empty tuple for a path that cannot be a route."""
     if not request.raw_path.startswith(b"/"):
         return ()
+    if b"%" not in request.raw_path and request.raw_path.isascii():
+        return tuple(request.raw_path[1:].decode("ascii").split("/"))
     try:
         return tuple(percent_decode(segment) for segment in request.raw_path[1:].split(b"/"))
     except BadEscape as error:
         raise errors.InvalidRequest(f"the path is not percent-encoded UTF-8: {error}", field="path") from None
 
 
-def _match(pattern: tuple[str, ...], segments: tuple[str, ...]) -> dict[str, str] | None:
-    """The named segments, or None if the path is not of this pattern."""
-    if len(pattern) != len(segments):
-        return None
-    named: dict[str, str] = {}
-    for expected, segment in zip(pattern, segments, strict=True):
-        if expected.startswith(":"):
-            if not segment:
-                return None
-            named[expected[1:]] = segment
-        elif expected != segment:
-            return None
-    return named
-
-
-def _allowed(routes: Iterable[Route]) -> str:
-    methods = {route.method for route in routes}
-    if "GET" in methods:
-        methods.add("HEAD")
-    return ", ".join(sorted(methods))
+def _find(segments: tuple[str, ...]) -> tuple[Place | None, dict[str, str]]:
+    """The place of a path in the table, and its named segments."""
+    for positions in _NAMED_POSITIONS:
+        place = _PLACES.get(_shape(segments, positions))
+        if place is not None and all(segments[at] for at in positions):
+            return place, {name: segments[at] for at, name in place.names}
+    return None, {}

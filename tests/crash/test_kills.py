@@ -128,10 +128,11 @@ def test_shard_that_is_killed_again_while_it_recovers_loses_nothing(
     figures(f"kills during recovery: {kills + 1}, {sum(load.acked().values())} acked, 0 lost")
 
 
-def test_requests_in_flight_to_a_killed_shard_are_answered_as_unknown(start: Start) -> None:
+@pytest.mark.parametrize("fast_lane", ["1", "0"])
+def test_requests_in_flight_to_a_killed_shard_are_answered_as_unknown(start: Start, fast_lane: str) -> None:
     hurt, spared = topic_on(0, SHARDS, "hurt"), topic_on(1, SHARDS, "spared")
     write = {"records": [{"data": "in flight"}], "idempotency_key": "the same"}
-    with start() as server:
+    with start(TOPICS_FAST_LANE=fast_lane) as server:
         server.wait_ready()
         for topic in (hurt, spared):
             assert server.ask("POST", f"/v0/topics/{topic}", {"records": [{"data": 1}]}).status == 201

@@ -84,9 +84,19 @@ def test_unknown_name_is_a_warning_with_the_nearest_known_one(start: Start) -> N
         assert server.stop() == 0
 
 
-@pytest.mark.parametrize("name", ["TOPICS_API_KEYS", "TOPICS_API_KEYS_FILE"])
-def test_keys_that_could_not_be_checked_are_refused_and_not_printed(tmp_path: Path, name: str) -> None:
-    code, sentence = refuse(tmp_path, **{name: "s3cr3t"})
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TOPICS_API_KEYS", "s3cr3t:read+everything"),
+        ("TOPICS_API_KEYS", "s3cr3t:+"),
+        ("TOPICS_API_KEYS", "s3cr3t,,"),
+        ("TOPICS_API_KEYS", ""),
+        ("TOPICS_API_KEYS_FILE", "/nowhere/s3cr3t"),
+    ],
+)
+def test_malformed_keys_are_refused_and_not_printed(tmp_path: Path, name: str, value: str) -> None:
+    code, sentence = refuse(tmp_path, **{name: value})
     assert code == 2
     assert name in sentence
     assert "s3cr3t" not in sentence
+    assert not (tmp_path / "data").exists()

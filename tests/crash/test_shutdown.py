@@ -19,7 +19,9 @@ from tests.crash.ledger import CLASSES, read_all, topic_on
 from tests.crash.processes import SHARDS, Server, eventually
 from tests.crash.workload import Workload
 
-BOTH = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+# HTTP/1.1 has two front doors, and each has its own way to stop.
+DOORS = pytest.mark.parametrize("fast_lane", ["1", "0"])
 # Far below the drain timeout of 10 s and the long-poll's 30 s: nobody was waited for in vain.
 PROMPT_S = 5.0
 
@@ -48,13 +50,14 @@ def refused(server_port: int) -> bool:
     return False
 
 
-@BOTH
+@DOORS
+@SIGNALS
 def test_stop_answers_long_polls_early_and_waits_for_no_idle_connection(
-    start: Start, number: signal.Signals
+    start: Start, number: signal.Signals, fast_lane: str
 ) -> None:
     topic = topic_on(1, SHARDS, "polled")
     replies: list[Reply] = []
-    with start() as server:
+    with start(TOPICS_FAST_LANE=fast_lane) as server:
         server.wait_ready()
         assert server.ask("POST", f"/v0/topics/{topic}", {"records": [{"data": 1}]}).status == 201
         with Connection(server.address) as idle, Connection(server.address) as silent:
@@ -75,14 +78,15 @@ def test_stop_answers_long_polls_early_and_waits_for_no_idle_connection(
     assert reply.body["tombstone"] is None
 
 
-def test_request_under_way_is_finished_while_new_ones_are_refused(start: Start) -> None:
+@DOORS
+def test_request_under_way_is_finished_while_new_ones_are_refused(start: Start, fast_lane: str) -> None:
     topic = topic_on(0, SHARDS, "slow")
     body = json.dumps({"records": [{"data": "x" * 1000}]}).encode()
     head = (
         f"POST /v0/topics/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
-    with start() as server:
+    with start(TOPICS_FAST_LANE=fast_lane) as server:
         server.wait_ready()
         address = server.address
         slow = socket.create_connection((address.host, address.port), timeout=30)
@@ -106,8 +110,9 @@ def test_request_under_way_is_finished_while_new_ones_are_refused(start: Start) 
             assert read_all(connection, topic).records == {1: "x" * 1000}
 
 
-def test_request_that_never_ends_is_given_up_after_the_drain_timeout(start: Start) -> None:
-    with start(TOPICS_DRAIN_TIMEOUT_MS="300") as server:
+@DOORS
+def test_request_that_never_ends_is_given_up_after_the_drain_timeout(start: Start, fast_lane: str) -> None:
+    with start(TOPICS_DRAIN_TIMEOUT_MS="300", TOPICS_FAST_LANE=fast_lane) as server:
         server.wait_ready()
         address = server.address
         with closing(socket.create_connection((address.host, address.port), timeout=30)) as stuck:
@@ -121,11 +126,13 @@ def test_request_that_never_ends_is_given_up_after_the_drain_timeout(start: Star
             assert time.monotonic() - began_s < PROMPT_S
 
 
-@BOTH
+@pytest.mark.parametrize(
+    ("number", "fast_lane"), [(signal.SIGTERM, "1"), (signal.SIGINT, "1"), (signal.SIGTERM, "0")]
+)
 def test_stop_under_load_loses_no_ack_and_leaves_no_tombstone(
-    start: Start, number: signal.Signals, figures: Callable[[str], None]
+    start: Start, number: signal.Signals, fast_lane: str, figures: Callable[[str], None]
 ) -> None:
-    with start() as server:
+    with start(TOPICS_FAST_LANE=fast_lane) as server:
         server.wait_ready()
         with Workload(server.address) as load:
             load.wait_flow()
@@ -152,7 +159,9 @@ def test_stop_under_load_loses_no_ack_and_leaves_no_tombstone(
         "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError", "ConnectionError",
     }  # fmt: skip
     assert took_s < PROMPT_S, f"the stop took {took_s:.1f} s"
-    figures(f"{number.name} under load: ended in {took_s:.2f} s, {acked} acked, 0 lost")
+    figures(
+        f"{number.name} under load (fast lane {fast_lane}): ended in {took_s:.2f} s, {acked} acked, 0 lost"
+    )
 
 
 def test_clean_stop_keeps_every_record_but_the_ephemeral_ones(start: Start) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from struct import pack_into
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 from xxhash import xxh3_64_intdigest
@@ -145,6 +145,7 @@ def test_every_flipped_bit_is_noticed_and_none_moves_a_frame() -> None:
     assert noticed == len(data)
 
 
+@settings(max_examples=300)
 @given(st.binary(max_size=400), st.integers(0, 420))
 def test_no_bytes_surprise_the_decoders(data: bytes, at: int) -> None:
     for found in (codec.decode(data, at), codec.decode_backwards(data, at)):
@@ -153,6 +154,7 @@ def test_no_bytes_surprise_the_decoders(data: bytes, at: int) -> None:
     codec.version_at(data, at)
 
 
+@settings(max_examples=300)
 @given(st.data())
 def test_no_damage_surprises_the_search_and_nothing_false_is_found(data: st.DataObject) -> None:
     batches = [encoded(EVERY_KIND[:count], number=count) for count in (1, 4, 2)]
