@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from pathlib import Path
 
 import trio
@@ -18,6 +19,7 @@ from shards.clock import RealClock
 from shards.disk import RealDisk
 from shards.load import Loaded, load
 from shards.shard import Shard
+from shards.wal.batch import UnknownFormat
 from shards.wal.sync import ThreadSyncer
 from shards.wal.writer import WalOptions, WalWriter
 from topics import child
@@ -150,9 +152,16 @@ def _listen(path: Path) -> socket.socket:
     return listener
 
 
-def main() -> None:
-    trio.run(Worker(child.boot()).run)
+def main() -> int:
+    boot = child.boot()
+    status = 0
+    try:
+        trio.run(Worker(boot).run)
+    except* UnknownFormat as refused:
+        log.error("log.refused", extra={"shard": boot.index, "reason": str(refused.exceptions[0])})
+        status = os.EX_CONFIG
+    return status
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

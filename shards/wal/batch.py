@@ -37,6 +37,13 @@ TRAILER_BYTES = _TRAILER.size + _CHECKSUM.size
 FRAMES_MAX = 2**22
 
 
+class UnknownFormat(Exception):
+    """The log was written by a newer version."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"the log has format version {version}, this server reads {VERSION}")
+
+
 class Frame(msgspec.Struct, frozen=True, gc=False):
     """One logged event: who and which seqs (`kind` decides their meaning), and its body."""
 
@@ -111,13 +118,16 @@ def batch_overhead(frames: int) -> int:
 
 
 def decode(data: bytes | memoryview, at: int) -> Batch | None:
-    """The batch whose intact header starts at `at`; its frames may be damaged. None if there is none."""
+    """The batch whose intact header starts at `at`; its frames may be damaged. None if there is none.
+
+    Raises UnknownFormat for an intact header of another version.
+    """
     if at + _HEADER.size + _CHECKSUM.size > len(data):
         return None
     magic, version, _, session, frames, number, durable, predecessor, time_ms, body_length = (
         _HEADER.unpack_from(data, at)
     )
-    if magic != MAGIC or version != VERSION or frames > FRAMES_MAX:
+    if magic != MAGIC or frames > FRAMES_MAX:
         return None
     bodies = at + _HEADER.size + frames * _ENTRY.size + _CHECKSUM.size
     if bodies > len(data):
@@ -125,6 +135,8 @@ def decode(data: bytes | memoryview, at: int) -> Batch | None:
     (identity,) = _CHECKSUM.unpack_from(data, bodies - _CHECKSUM.size)
     if xxh3_64_intdigest(data[at : bodies - _CHECKSUM.size]) != identity:
         return None
+    if version != VERSION:
+        raise UnknownFormat(version)
     end = bodies + body_length + frames * _ENTRY.size + _TRAILER.size + _CHECKSUM.size
     return Batch(
         number, session, durable, predecessor, identity, time_ms, at, end, frames, at + _HEADER.size, bodies
@@ -162,7 +174,9 @@ def is_beginning(data: bytes | memoryview, at: int, stop: int) -> bool:
     if at + _HEADER.size > stop:
         return True
     _, _, _, _, frames, _, _, _, _, body_length = _HEADER.unpack_from(data, at)
-    return bool(at + body_length + batch_overhead(frames) - TRAILER_BYTES >= stop)
+    # The header is not proven: a whole batch whose header is damaged still has its end magic.
+    incomplete = at + body_length + batch_overhead(frames) - TRAILER_BYTES >= stop
+    return bool(incomplete and bytes(data[at:stop]).find(END_MAGIC) < 0)
 
 
 def end_behind(end_magic_at: int) -> int:

@@ -109,6 +109,8 @@ class _Cursor:
 
 
 def decode_append(first_seq: int, count: int, flags: int, body: bytes | memoryview) -> Append:
+    if not count:
+        raise FrameError("an append of no records")
     cursor = _Cursor(body)
     ts = cursor.number(_U64)
     key = bytes(cursor.take(KEY_BYTES)) if flags & _HAS_KEY else b""
@@ -128,7 +130,7 @@ def decode_append(first_seq: int, count: int, flags: int, body: bytes | memoryvi
     blob = cursor.rest()
     if count == 1:
         lengths.append(len(blob))
-    if not count or sum(lengths) + count - 1 != len(blob):
+    if sum(lengths) + count - 1 != len(blob):
         raise FrameError(f"{count} records do not fill {len(blob)} bytes")
     heads = head_lengths(first_seq, count, ts)
     run = Run(first_seq, count, ts, blob, heads, lengths, nodes, node_ids, meta_lengths, tag_lengths, tags)

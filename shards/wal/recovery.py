@@ -17,15 +17,11 @@ from enum import Enum
 
 from shards.disk import Disk
 from shards.wal import batch as codec
-from shards.wal.batch import Batch, FrameEntry
+from shards.wal.batch import Batch, FrameEntry, UnknownFormat
 from shards.wal.frame import Kind
 from shards.wal.writer import LogEnd
 
 _READ_BYTES = 4 * 1024 * 1024
-
-
-class UnknownFormat(Exception):
-    """The log was written by a newer version."""
 
 
 class Verdict(Enum):
@@ -133,8 +129,9 @@ def find_batches(data: bytes) -> Iterator[Batch]:
             yield found
         at = following
     # A session starts a new file, so another format shows at its beginning and nothing of ours follows.
-    if not any_found and (version := codec.version_at(data, 0)) not in (None, codec.VERSION):
-        raise UnknownFormat(f"the log has format version {version}, this server reads {codec.VERSION}")
+    version = codec.version_at(data, 0)
+    if not any_found and version is not None and version != codec.VERSION:
+        raise UnknownFormat(version)
 
 
 def _next_header(data: bytes, at: int) -> int:

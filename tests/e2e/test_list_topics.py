@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from tests.e2e.server import Server, Topic
 
 
 def _create(server: Server, *names: str) -> None:
-    for name in names:
-        server.put(f"/v0/topics/{name}").ok(201)
+    with ThreadPoolExecutor(8) as pool:
+        for answer in pool.map(lambda name: server.put(f"/v0/topics/{name}"), names):
+            answer.ok(201)
 
 
 def _page(server: Server, **params: object) -> Any:

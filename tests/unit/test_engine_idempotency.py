@@ -62,6 +62,18 @@ def test_what_is_out_of_its_window_is_forgotten_in_memory_too() -> None:
         assert len(window._buckets) <= 10
 
 
+def test_a_bucket_is_kept_for_its_youngest_key() -> None:
+    window = window_with(
+        (OTHER, Remembered(1, 1, 1000)),
+        (KEY, Remembered(2, 1, 1009)),
+        (digest("next bucket"), Remembered(3, 1, 1050)),
+        window_ms=80,
+    )
+    assert window.find(OTHER, now_ms=1080, window_ms=80) is None
+    assert window.find(KEY, now_ms=1088, window_ms=80) == Remembered(2, 1, 1009)
+    assert window.find(KEY, now_ms=1089, window_ms=80) is None
+
+
 def test_many_keys_in_one_instant_share_one_bucket() -> None:
     window = IdempotencyWindow()
     for number in range(100):

@@ -164,6 +164,18 @@ def test_a_page_keeps_to_its_byte_budget_and_is_never_empty(log: TopicLog, budge
     assert result.size_bytes <= max(budget, 30)
 
 
+def test_a_budget_is_kept_across_deleted_records_and_chunks(
+    log: TopicLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_chunks(monkeypatch)
+    for _ in range(4):
+        append_json(log, PLAIN)
+    log.delete([(2, 2)])
+    assert seqs(read(log, 0, ReadOptions(bytes_max=30))) == [1]
+    assert seqs(read(log, 0, ReadOptions(bytes_max=60))) == [1, 3]
+    assert seqs(read(log, 0, ReadOptions(limit=2))) == [1, 3]
+
+
 def test_a_record_larger_than_the_budget_comes_alone(log: TopicLog) -> None:
     append_json(log, PLAIN, json.dumps({"data": "x" * 500}), PLAIN)
     pages = [seqs(read(log, cursor, ReadOptions(bytes_max=100))) for cursor in (0, 1, 2)]

@@ -209,3 +209,22 @@ def test_count_bytes_and_watermarks_are_exact_after_every_operation(
             sizes = sum(size for _, size in live.values())
             assert figures(log) == (floor, min(live, default=log.head + 1), len(live), sizes)
             assert [log.next_live(seq) for seq in live] == list(live)
+
+
+def test_expiry_that_ends_before_a_deleted_record_goes_on_to_the_next_live_one() -> None:
+    log = topic(ttl_ms=10)
+    fill(log, 1, ts=1000)
+    fill(log, 2, ts=1010)
+    log.delete([(2, 2)])
+    log.expire(1011)
+    assert (log.marks.evict_floor, log.earliest, log.count) == (2, 3, 1)
+
+
+def test_an_eviction_that_is_replayed_gives_the_same_watermarks() -> None:
+    log = topic()
+    fill(log, 4)
+    log.delete([(3, 3)])
+    log.evict_below(3, ttl=False)
+    assert figures(log) == (3, 4, 1, 1)
+    log.evict_below(5, ttl=True)
+    assert (log.marks.cap_evicted, log.marks.ttl_expired, log.earliest) == (2, 4, 5)

@@ -12,9 +12,9 @@ from xxhash import xxh3_64_intdigest
 
 from shards.wal import batch as codec
 from shards.wal import frame as frames
-from shards.wal.batch import Frame
+from shards.wal.batch import Frame, UnknownFormat
 from shards.wal.frame import Kind
-from shards.wal.recovery import UnknownFormat, Verdict, find_batches, survey, verdict
+from shards.wal.recovery import Verdict, find_batches, survey, verdict
 from tests.fakes.sim_disk import SimDisk
 from topics.engine.config import TopicConfig
 from topics.engine.limits import Limits
@@ -112,7 +112,8 @@ def from_the_future() -> bytes:
 def test_a_log_from_the_future_is_refused_by_its_version() -> None:
     data = golden("wal-v2-from-the-future.hex")
     assert data == from_the_future()
-    assert codec.decode(data, 0) is None
+    with pytest.raises(UnknownFormat, match="version 2"):
+        codec.decode(data, 0)
     assert codec.version_at(data, 0) == 2
     disk = SimDisk()
     disk.mkdir("wal")
