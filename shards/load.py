@@ -77,7 +77,7 @@ def _make_directory(disk: Disk, directory: str) -> str:
 
 def _check_witness(files: list[LogFile], options: WalOptions, state: Replay, findings: Findings) -> None:
     """Preallocation leaves a file at a multiple of its step; only a closed log may end elsewhere."""
-    written = [at for at, file in enumerate(files) if file.first_batch is not None]
+    written = [at for at, file in enumerate(files) if file.session_first is not None]
     last = written[-1] if written else -1
     # What stands behind the last written file was only just made when its session ended.
     suspects = files[last + 1 :] if state.closed else files[max(last, 0) :]

@@ -8,7 +8,8 @@ Kept here and nowhere else:
     and what was damaged can still be named.
   * A batch's identity is its header checksum, which covers the directory and so every frame.
   * A header carries its predecessor's identity written out, the batch's number, the session that wrote
-    it and the highest batch known durable then. A stale batch can never be taken for a new one.
+    it, that session's first batch and the highest batch known durable then. A stale batch can never be
+    taken for a new one: every batch of a later session says from where on its session took over.
 Decided elsewhere: what a frame means (frame.py), what damage means (recovery.py).
 """
 
@@ -23,12 +24,12 @@ MAGIC = b"TWAL"
 END_MAGIC = b"LAWT"
 VERSION = 1
 
-# magic, version, reserved, session, frames, batch number, durable batch, predecessor, time, body length
-_HEADER = Struct("<4sHHIIQQQQQ")
+# magic, version, reserved, session, frames, number, session's first, durable, predecessor, time, body length
+_HEADER = Struct("<4sHHIIQQQQQQ")
 # kind, flags, reserved, length, topic id, first seq, count, checksum
 _ENTRY = Struct("<BBHIQQIQ")
-# batch number, frames, body length, header checksum, end magic
-_TRAILER = Struct("<QIQQ4s")
+# number, session, frames, body length, header checksum, end magic
+_TRAILER = Struct("<QIIQQ4s")
 _CHECKSUM = Struct("<Q")
 
 TRAILER_BYTES = _TRAILER.size + _CHECKSUM.size
@@ -75,6 +76,7 @@ class Batch:
 
     number: int
     session: int
+    session_first: int
     durable: int
     predecessor: int
     identity: int
@@ -88,7 +90,14 @@ class Batch:
 
 
 def encode(
-    frames: Sequence[Frame], *, number: int, session: int, durable: int, predecessor: int, time_ms: int
+    frames: Sequence[Frame],
+    *,
+    number: int,
+    session: int,
+    session_first: int,
+    durable: int,
+    predecessor: int,
+    time_ms: int,
 ) -> tuple[bytes, int]:
     """The bytes of a batch and its identity."""
     directory = b"".join(
@@ -100,12 +109,22 @@ def encode(
     body_length = sum(len(f.body) for f in frames)
     head = (
         _HEADER.pack(
-            MAGIC, VERSION, 0, session, len(frames), number, durable, predecessor, time_ms, body_length
+            MAGIC,
+            VERSION,
+            0,
+            session,
+            len(frames),
+            number,
+            session_first,
+            durable,
+            predecessor,
+            time_ms,
+            body_length,
         )
         + directory
     )
     identity = xxh3_64_intdigest(head)
-    tail = directory + _TRAILER.pack(number, len(frames), body_length, identity, END_MAGIC)
+    tail = directory + _TRAILER.pack(number, session, len(frames), body_length, identity, END_MAGIC)
     parts = [head, _CHECKSUM.pack(identity)]
     parts += [f.body for f in frames]
     parts += [tail, _CHECKSUM.pack(xxh3_64_intdigest(tail))]
@@ -124,7 +143,7 @@ def decode(data: bytes | memoryview, at: int) -> Batch | None:
     """
     if at + _HEADER.size + _CHECKSUM.size > len(data):
         return None
-    magic, version, _, session, frames, number, durable, predecessor, time_ms, body_length = (
+    magic, version, _, session, frames, number, session_first, durable, predecessor, time_ms, body_length = (
         _HEADER.unpack_from(data, at)
     )
     if magic != MAGIC or frames > FRAMES_MAX:
@@ -139,8 +158,9 @@ def decode(data: bytes | memoryview, at: int) -> Batch | None:
         raise UnknownFormat(version)
     end = bodies + body_length + frames * _ENTRY.size + _TRAILER.size + _CHECKSUM.size
     return Batch(
-        number, session, durable, predecessor, identity, time_ms, at, end, frames, at + _HEADER.size, bodies
-    )
+        number, session, session_first, durable, predecessor, identity, time_ms, at, end, frames,
+        at + _HEADER.size, bodies,
+    )  # fmt: skip
 
 
 def decode_backwards(data: bytes | memoryview, end: int) -> Batch | None:
@@ -148,7 +168,7 @@ def decode_backwards(data: bytes | memoryview, end: int) -> Batch | None:
     at = end - _TRAILER.size - _CHECKSUM.size
     if at < 0 or end > len(data):
         return None
-    number, frames, body_length, identity, magic = _TRAILER.unpack_from(data, at)
+    number, session, frames, body_length, identity, magic = _TRAILER.unpack_from(data, at)
     directory = at - frames * _ENTRY.size
     bodies = directory - body_length
     start = bodies - _CHECKSUM.size - frames * _ENTRY.size - _HEADER.size
@@ -157,7 +177,9 @@ def decode_backwards(data: bytes | memoryview, end: int) -> Batch | None:
     tail = data[directory : at + _TRAILER.size]
     if xxh3_64_intdigest(tail) != _CHECKSUM.unpack_from(data, at + _TRAILER.size)[0]:
         return None
-    return Batch(number, 0, 0, 0, identity, 0, start, end, frames, directory, bodies, from_trailer=True)
+    return Batch(
+        number, session, number, 0, 0, identity, 0, start, end, frames, directory, bodies, from_trailer=True
+    )
 
 
 def version_at(data: bytes | memoryview, at: int) -> int | None:
@@ -173,7 +195,7 @@ def is_beginning(data: bytes | memoryview, at: int, stop: int) -> bool:
         return False
     if at + _HEADER.size > stop:
         return True
-    _, _, _, _, frames, _, _, _, _, body_length = _HEADER.unpack_from(data, at)
+    _, _, _, _, frames, _, _, _, _, _, body_length = _HEADER.unpack_from(data, at)
     # The header is not proven: a whole batch whose header is damaged still has its end magic.
     incomplete = at + body_length + batch_overhead(frames) - TRAILER_BYTES >= stop
     return bool(incomplete and bytes(data[at:stop]).find(END_MAGIC) < 0)

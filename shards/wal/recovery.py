@@ -44,7 +44,7 @@ class LogFile:
     number: int
     path: str
     size: int
-    first_batch: int | None
+    session_first: int | None  # where its session took over; None: no batch was found in it
     durable: int  # the highest batch that its headers call durable
     last_batch: int
     session: int
@@ -82,7 +82,7 @@ def survey(disk: Disk, directory: str) -> list[LogFile]:
                 int(name.removesuffix(".wal")),
                 path,
                 len(data),
-                found[0].number if found else None,
+                min((batch.session_first for batch in found), default=None),
                 max((batch.durable for batch in found), default=0),
                 max((batch.number for batch in found), default=0),
                 max((batch.session for batch in found), default=0),
@@ -161,9 +161,15 @@ def replay(disk: Disk, files: list[LogFile], findings: Findings) -> Iterator[tup
     for position, file in enumerate(files):
         content = _read_all(disk, file.path)
         data = memoryview(content)
-        # A later file's first batch says how far its session had accepted what stands before it.
-        firsts = [later.first_batch for later in files[position + 1 :] if later.first_batch is not None]
-        limit = min(firsts, default=None)
+        # A later session's batches say how far it had accepted what stands before it.
+        limit = min(
+            (
+                later.session_first
+                for later in files[position + 1 :]
+                if later.session_first is not None and later.session > file.session
+            ),
+            default=None,
+        )
         at = 0
         for batch in find_batches(content):
             if batch.number <= end.batch or (limit is not None and batch.number >= limit):

@@ -56,6 +56,7 @@ class WalWriter:
         self._disk = disk
         self._options = options
         self.session = end.session + 1
+        self._session_first = end.batch + 1
         self.batch = end.batch
         self.durable = end.batch
         self._identity = end.identity
@@ -99,6 +100,7 @@ class WalWriter:
             frames,
             number=number,
             session=self.session,
+            session_first=self._session_first,
             durable=self.durable,
             predecessor=self._identity,
             time_ms=now_ms,

@@ -40,63 +40,78 @@ from tests.fakes.model import (
 )
 from topics.protocol.messages import Op
 
+Fields = dict[str, list[Any]]
+
+
+def pool(
+    size: int, fields: Fields, *, always: Fields | None = None, share: float = 0.4
+) -> list[dict[str, Any]]:
+    """Mixed requests, the same in every run: an index into a pool is quickly drawn and quickly shrunk."""
+    rng = Random(size)
+    given = always or {}
+    mixed: list[dict[str, Any]] = [{name: values[0] for name, values in given.items()}]
+    while len(mixed) < size:
+        named = {name: rng.choice(values) for name, values in given.items()}
+        mixed.append(named | {k: rng.choice(v) for k, v in fields.items() if rng.random() < share})
+    return mixed
+
+
+NODES = ["n", "n1", "ñ\\", '"', ""]
+TAGS = ["t", "t1", "t1:x", "t*", "T", "ä", 'q"', "\\", "\n", ""]
+PAYLOADS = [
+    b"null", b"0", b"-0", b"1.0", b"1e3", b"1E+400", b"9" * 40, b"true", b'""', b'"x"', b"[]", b"{}",
+    b'"\\u0041\\n\\/"', b'"\xc3\xa4\xf0\x9f\x98\x80"', b'"\\ud83d\\ude00"', b"[ 1 ,\t2\r\n]",
+    b'{"a":1,"a":2}', b'{ "b" : 1 , "a" : [ {} ] }', b'{"$seq":7,"data":{"meta":1}}', b'"%b"' % (b"y" * 30),
+]  # fmt: skip
+METAS = [b"{}", b'{"k":"v"}', b'{ "k" : 1.0 }', b'{"k":1,"k":2}']
+SPACES = [b"", b" ", b"\n\t"]
+
 NAMES = st.sampled_from(["a", "a", "a", "b"])
-NODES = st.sampled_from(["n", "n1", "ñ\\", '"', ""])
-TAGS = st.sampled_from(["t", "t1", "t1:x", "t*", "T", "ä", 'q"', "\\", "\n", ""])
-PAYLOADS = st.sampled_from(
-    [
-        b"null", b"0", b"-0", b"1.0", b"1e3", b"1E+400", b"9" * 40, b"true", b'""', b'"x"', b"[]", b"{}",
-        b'"\\u0041\\n\\/"', b'"\xc3\xa4\xf0\x9f\x98\x80"', b'"\\ud83d\\ude00"', b"[ 1 ,\t2\r\n]",
-        b'{"a":1,"a":2}', b'{ "b" : 1 , "a" : [ {} ] }', b'{"$seq":7,"data":{"meta":1}}',
-        b'"' + b"y" * 30 + b'"',
-    ]
-)  # fmt: skip
-METAS = st.sampled_from([b"{}", b'{"k":"v"}', b'{ "k" : 1.0 }', b'{"k":1,"k":2}'])
-SPACES = st.sampled_from([b"", b" ", b"\n\t"])
-CONFIGS = st.fixed_dictionaries(
-    {},
-    optional={
-        "ttl_ms": st.sampled_from([0, 10, 10, 20, 3000]),
-        "cap_records": st.sampled_from([0, 1, 2, 3, 6]),
-        "cap_bytes": st.sampled_from([0, 5, 12, 40, 80]),
-        "discard": st.sampled_from(["old", "old", "reject"]),
-        "durable": st.booleans(),
-        "durability": st.sampled_from(["ephemeral", "memory", "disk", "fsync"]),
-        "idempotency_window_ms": st.sampled_from([0, 10, 10, 20, 120_000]),
-        "dedupe_node": st.booleans(),
-        "priority": st.sampled_from([None, -2000, 0, 7, 1000, 5000]),
-        "auto_priority": st.booleans(),
-    },
+RECORDS = st.sampled_from(
+    pool(
+        300,
+        {"node": NODES, "tag": TAGS, "meta": METAS},
+        always={"data": PAYLOADS, "before": SPACES, "after": SPACES},
+    )
 )
-RECORDS = st.lists(
-    st.fixed_dictionaries(
-        {"data": PAYLOADS, "before": SPACES, "after": SPACES},
-        optional={"node": NODES, "tag": TAGS, "meta": METAS},
-    ),
-    min_size=1,
-    max_size=5,
+CONFIGS = st.sampled_from(
+    pool(
+        300,
+        {
+            "ttl_ms": [0, 10, 10, 20, 3000],
+            "cap_records": [0, 1, 2, 3, 6],
+            "cap_bytes": [0, 5, 12, 40, 80],
+            "discard": ["old", "old", "reject"],
+            "durable": [False, True],
+            "durability": ["ephemeral", "memory", "disk", "fsync"],
+            "idempotency_window_ms": [0, 10, 10, 20, 120_000],
+            "dedupe_node": [False, True],
+            "priority": [None, -2000, 0, 7, 1000, 5000],
+            "auto_priority": [False, True],
+        },
+    )
 )
-WRITES = st.fixed_dictionaries(
-    {
-        "name": NAMES,
-        "records": RECORDS,
-        "node": st.none() | NODES,
-        "key": st.sampled_from([None, None, "k1", "k2"]),
-        "config": CONFIGS,
-        "create": st.sampled_from([None, None, True, False]),
-    }
+WRITE_FIELDS = st.sampled_from(
+    pool(100, {"node": NODES, "idempotency_key": ["k1", "k2"], "create": [True, True, False]})
 )
-READS = st.fixed_dictionaries(
-    {},
-    optional={
-        "from_seq": st.integers(0, 25),
-        "limit": st.one_of(st.integers(0, 4), st.sampled_from([1000, 10**30])),
-        "max_batch_bytes": st.sampled_from([0, 1, 40, 60, 61, 100, 140, 10**12]),
-        "node": st.one_of(NODES, st.lists(NODES, max_size=3)),
-        "include_tags": st.booleans(),
-        "include_meta": st.booleans(),
-    },
+READS = st.sampled_from(
+    pool(
+        300,
+        {
+            "from_seq": list(range(25)),
+            "limit": [0, 1, 1, 2, 3, 4, 1000, 10**30],
+            "max_batch_bytes": [0, 1, 40, 60, 61, 100, 140, 10**12],
+            "node": [*NODES, [], NODES[:1], NODES[:2], NODES],
+            "include_tags": [False, True],
+            "include_meta": [False, True],
+        },
+    )
 )
+BOUNDS: list[int | None] = [None, *range(20), 2**64 - 1]
+MATCHES: list[tuple[str, str] | None] = [
+    None,
+    *((kind, tag) for kind in ("bare", "Eq", "Glob") for tag in TAGS),
+]
 
 
 class EngineAgainstModel(RuleBasedStateMachine):
@@ -148,27 +163,25 @@ class EngineAgainstModel(RuleBasedStateMachine):
         return topic
 
     # Named several times, so that a third of all steps are writes.
-    @rule(write=WRITES)
-    def write(self, write: dict[str, Any]) -> None:
-        self._write(**write)
+    @rule(name=NAMES, records=st.lists(RECORDS, min_size=1, max_size=5), fields=WRITE_FIELDS, config=CONFIGS)
+    def write(self, name: str, records: list[dict[str, Any]], fields: dict[str, Any], config: Config) -> None:
+        self._write(name, records, fields, config)
 
-    @rule(write=WRITES)
-    def write_again(self, write: dict[str, Any]) -> None:
-        self._write(**write)
+    @rule(name=NAMES, record=RECORDS, fields=WRITE_FIELDS)
+    def write_one(self, name: str, record: dict[str, Any], fields: dict[str, Any]) -> None:
+        self._write(name, [record], fields, {})
 
-    @rule(write=WRITES)
-    def write_more(self, write: dict[str, Any]) -> None:
-        self._write(**write)
+    @rule(name=NAMES, record=RECORDS, repeat=st.integers(2, 5))
+    def write_the_same(self, name: str, record: dict[str, Any], repeat: int) -> None:
+        self._write(name, [record] * repeat, {}, {})
 
     def _write(
-        self, name: str, records: list[dict[str, Any]], node: str | None, key: str | None, config: Config,
-        create: bool | None,
-    ) -> None:  # fmt: skip
-        fields = {"node": node, "idempotency_key": key, "create": create, "config": config or None}
-        body = _write_body(records, {k: v for k, v in fields.items() if v is not None})
-        reply = self._call(Op.WRITE, name, body)
-        topic = self.topics.get(name)
-        if topic is None and create is False:
+        self, name: str, records: list[dict[str, Any]], fields: dict[str, Any], config: Config
+    ) -> None:
+        inline = {"config": config} if config else {}
+        reply = self._call(Op.WRITE, name, _write_body(records, fields | inline))
+        topic, key = self.topics.get(name), fields.get("idempotency_key")
+        if topic is None and fields.get("create") is False:
             assert (reply.status, reply.error) == (404, "topic_not_found")
             return
         known = topic.known_key(key, self.now_ms) if topic is not None else None
@@ -183,7 +196,8 @@ class EngineAgainstModel(RuleBasedStateMachine):
         if topic is None:
             target = self._created(name, target.config)
         first = target.head + 1
-        target.append(self._records(records, first, node, target.config["durability"]), key)
+        batch_node = fields.get("node")
+        target.append(self._records(records, first, batch_node, target.config["durability"]), key)
         self._check_write(target, reply, first, len(records), created=topic is None, deduped=False)
 
     def _records(
@@ -204,11 +218,7 @@ class EngineAgainstModel(RuleBasedStateMachine):
         assert (answer["created"], answer["deduped"]) == (created, deduped)
         assert answer["head_seq"] == topic.head
 
-    @rule(
-        name=NAMES,
-        before_seq=st.none() | st.integers(0, 25) | st.just(2**64 - 1),
-        match=st.none() | st.tuples(st.sampled_from(["bare", "Eq", "Glob"]), TAGS),
-    )
+    @rule(name=NAMES, before_seq=st.sampled_from(BOUNDS), match=st.sampled_from(MATCHES))
     def delete_records(self, name: str, before_seq: int | None, match: tuple[str, str] | None) -> None:
         body: dict[str, object] = {} if before_seq is None else {"before_seq": before_seq}
         rule_for_model = None

@@ -1,4 +1,4 @@
-"""What a record costs, counted: writes, syncs, bytes on disk, bytes and objects in memory, copies in a read."""
+"""What a record costs, counted: writes, syncs, bytes in the log and in memory, objects, copies in a read."""
 
 import gc
 import tracemalloc
@@ -86,7 +86,7 @@ def rendered_bytes(first_seq: int, count: int, ts: int, size: int) -> int:
 
 
 def test_bytes_in_the_log_of_single_records_in_a_group(disk: CountDisk) -> None:
-    """A record alone costs 80 bytes beside itself (time, two directory entries), a batch 108 once."""
+    """A record alone costs 80 bytes beside itself (time, two directory entries), a batch at most 128 once."""
     shard = shard_on(disk, "disk")
     submit_group(shard, 32, 1, 200)
     shard.settle()

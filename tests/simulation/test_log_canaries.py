@@ -74,7 +74,7 @@ def no_directory_sync(patch: pytest.MonkeyPatch) -> None:
 
     def new_file(self: WalWriter) -> None:
         disk = self._disk
-        self._disk = _WithoutDirectorySync(disk)  # type: ignore[assignment]
+        self._disk = _WithoutDirectorySync(disk)
         try:
             original(self)
         finally:

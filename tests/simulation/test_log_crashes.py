@@ -84,7 +84,7 @@ def test_a_kill_between_the_parts_of_one_write_loses_only_what_was_not_acked(acc
     report = explore_day(DAYS["classes"], effort=few, through=through)
     print(f"\nshort writes of {accept_bytes}: {report}, {faulty[0].fired} short writes")
     report.check()
-    assert faulty[0].fired > 30
+    assert faulty[0].fired > 15
 
 
 def random_day(driver: Driver, rng: Random, steps: int) -> None:
