@@ -44,8 +44,7 @@ def load(
     read_only_because: str = "",
 ) -> tuple[Loaded, WalWriter | None]:
     """State from the log, and the log open for appending (None: it may only be read)."""
-    if not read_only_because:
-        read_only_because = _make_directory(disk, options.directory)
+    failed = None if read_only_because else _make_directory(disk, options.directory)
     files = survey(disk, options.directory)
     total_bytes = sum(file.size for file in files)
     findings, state = Findings(), Replay()
@@ -58,6 +57,9 @@ def load(
     loaded = Loaded(state.registry, findings, [*state.problems, *findings.unnamed_loss])
     if read_only_because:
         loaded.problems.append(read_only_because)
+    if failed is not None:
+        loaded.no_space = not loaded.problems and _is_no_space(failed)
+        loaded.problems.append(f"the log's directory cannot be made: {failed}")
     opening = _settle(loaded, state, clock)
     if loaded.problems:
         return loaded, None
@@ -65,14 +67,17 @@ def load(
     return loaded, _open(disk, options, files, loaded, opening, now_ms)
 
 
-def _make_directory(disk: Disk, directory: str) -> str:
-    """The reason why the log may only be read, if there is one."""
+def _make_directory(disk: Disk, directory: str) -> OSError | None:
     try:
         disk.mkdir(directory)
         disk.fsync_dir(".")
     except OSError as error:
-        return f"the log's directory cannot be made: {error}"
-    return ""
+        return error
+    return None
+
+
+def _is_no_space(error: BaseException | None) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _check_witness(files: list[LogFile], options: WalOptions, state: Replay, findings: Findings) -> None:
@@ -122,8 +127,7 @@ def _open(
     except (OSError, WalFailed) as error:
         if wal is not None:
             wal.abandon()
-        cause = error.__cause__ if isinstance(error, WalFailed) else error
-        loaded.no_space = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+        loaded.no_space = _is_no_space(error.__cause__ if isinstance(error, WalFailed) else error)
         loaded.problems.append(f"the log cannot be opened for writing: {error}")
         return None
     return wal

@@ -40,19 +40,18 @@ from tests.fakes.model import (
 )
 from topics.protocol.messages import Op
 
-Fields = dict[str, list[Any]]
+Fields = dict[str, Any]
+Choices = dict[str, list[Any]]
 
 
-def pool(
-    size: int, fields: Fields, *, always: Fields | None = None, share: float = 0.4
-) -> list[dict[str, Any]]:
+def pool(size: int, fields: Choices, *, always: Choices | None = None) -> list[Fields]:
     """Mixed requests, the same in every run: an index into a pool is quickly drawn and quickly shrunk."""
     rng = Random(size)
     given = always or {}
-    mixed: list[dict[str, Any]] = [{name: values[0] for name, values in given.items()}]
+    mixed: list[Fields] = [{name: values[0] for name, values in given.items()}]
     while len(mixed) < size:
         named = {name: rng.choice(values) for name, values in given.items()}
-        mixed.append(named | {k: rng.choice(v) for k, v in fields.items() if rng.random() < share})
+        mixed.append(named | {k: rng.choice(v) for k, v in fields.items() if rng.random() < 0.4})
     return mixed
 
 
@@ -108,10 +107,8 @@ READS = st.sampled_from(
     )
 )
 BOUNDS: list[int | None] = [None, *range(20), 2**64 - 1]
-MATCHES: list[tuple[str, str] | None] = [
-    None,
-    *((kind, tag) for kind in ("bare", "Eq", "Glob") for tag in TAGS),
-]
+KINDS = ["bare", "Eq", "Glob"]
+MATCHES: list[tuple[str, str] | None] = [None, *((kind, tag) for kind in KINDS for tag in TAGS)]
 
 
 class EngineAgainstModel(RuleBasedStateMachine):
@@ -164,20 +161,18 @@ class EngineAgainstModel(RuleBasedStateMachine):
 
     # Named several times, so that a third of all steps are writes.
     @rule(name=NAMES, records=st.lists(RECORDS, min_size=1, max_size=5), fields=WRITE_FIELDS, config=CONFIGS)
-    def write(self, name: str, records: list[dict[str, Any]], fields: dict[str, Any], config: Config) -> None:
+    def write(self, name: str, records: list[Fields], fields: Fields, config: Config) -> None:
         self._write(name, records, fields, config)
 
     @rule(name=NAMES, record=RECORDS, fields=WRITE_FIELDS)
-    def write_one(self, name: str, record: dict[str, Any], fields: dict[str, Any]) -> None:
+    def write_one(self, name: str, record: Fields, fields: Fields) -> None:
         self._write(name, [record], fields, {})
 
     @rule(name=NAMES, record=RECORDS, repeat=st.integers(2, 5))
-    def write_the_same(self, name: str, record: dict[str, Any], repeat: int) -> None:
+    def write_the_same(self, name: str, record: Fields, repeat: int) -> None:
         self._write(name, [record] * repeat, {}, {})
 
-    def _write(
-        self, name: str, records: list[dict[str, Any]], fields: dict[str, Any], config: Config
-    ) -> None:
+    def _write(self, name: str, records: list[Fields], fields: Fields, config: Config) -> None:
         inline = {"config": config} if config else {}
         reply = self._call(Op.WRITE, name, _write_body(records, fields | inline))
         topic, key = self.topics.get(name), fields.get("idempotency_key")
@@ -200,9 +195,7 @@ class EngineAgainstModel(RuleBasedStateMachine):
         target.append(self._records(records, first, batch_node, target.config["durability"]), key)
         self._check_write(target, reply, first, len(records), created=topic is None, deduped=False)
 
-    def _records(
-        self, given: list[dict[str, Any]], first: int, node: str | None, durability: str
-    ) -> list[Record]:
+    def _records(self, given: list[Fields], first: int, node: str | None, durability: str) -> list[Record]:
         return [
             Record(seq, self.now_ms, r.get("node", node), r.get("tag"), r["data"], r.get("meta"), durability)
             for seq, r in enumerate(given, first)
@@ -254,7 +247,7 @@ class EngineAgainstModel(RuleBasedStateMachine):
     # -- reading
 
     @rule(name=NAMES, options=READS)
-    def read(self, name: str, options: dict[str, Any]) -> None:
+    def read(self, name: str, options: Fields) -> None:
         reply = self._ask(Op.DIFF, name, options)
         topic = self.topics.get(name)
         if topic is None:
@@ -263,7 +256,7 @@ class EngineAgainstModel(RuleBasedStateMachine):
         self._check_page(name, topic, reply.page(), options)
         self._page_through(name, topic, options)
 
-    def _page_through(self, name: str, topic: TopicModel, options: dict[str, Any]) -> None:
+    def _page_through(self, name: str, topic: TopicModel, options: Fields) -> None:
         """Paging with any limit and byte budget visits every live record exactly once, and ends."""
         cursor, seen = 0, []
         for _ in range(2 * len(topic.records) + 2 * len(topic.holes) + 2):
@@ -278,7 +271,7 @@ class EngineAgainstModel(RuleBasedStateMachine):
         unwanted = _nodes(options) if topic.config["dedupe_node"] else frozenset[str]()
         assert seen == [record.seq for record in topic.live if record.node not in unwanted]
 
-    def _check_page(self, name: str, topic: TopicModel, page: Page, options: dict[str, Any]) -> None:
+    def _check_page(self, name: str, topic: TopicModel, page: Page, options: Fields) -> None:
         expected = topic.read(options.get("from_seq", 0), _nodes(options))
         _check_tombstone(topic, page.tombstone, expected)
         taken = len(page.records)
@@ -405,7 +398,7 @@ class EngineAgainstModel(RuleBasedStateMachine):
 
     # -- what holds after every step
 
-    def _state(self, name: str) -> dict[str, Any]:
+    def _state(self, name: str) -> Fields:
         reply = self._call(Op.GET_TOPIC, name, b"")
         assert reply.status == 200, reply
         return reply.json
@@ -442,7 +435,7 @@ class EngineAgainstModel(RuleBasedStateMachine):
         self.earliest[name] = state["earliest_seq"]
 
 
-def _write_body(records: list[dict[str, Any]], fields: dict[str, object]) -> bytes:
+def _write_body(records: list[Fields], fields: dict[str, object]) -> bytes:
     """The request as a client with its own taste in whitespace would send it."""
     rendered = []
     for record in records:
@@ -459,7 +452,7 @@ def _json(value: object) -> bytes:
     return json.dumps(value).encode()
 
 
-def _nodes(options: dict[str, Any]) -> frozenset[str]:
+def _nodes(options: Fields) -> frozenset[str]:
     node = options.get("node", [])
     return frozenset([node] if isinstance(node, str) else node)
 
@@ -475,7 +468,7 @@ def _check_tombstone(topic: TopicModel, found: Tombstone | None, expected: Expec
     assert (found.earliest_seq, found.head_seq) == (topic.earliest, topic.head)
 
 
-def _check_record(found: RecordOut, wanted: Record, options: dict[str, Any]) -> None:
+def _check_record(found: RecordOut, wanted: Record, options: Fields) -> None:
     assert (found.seq, found.ts) == (wanted.seq, wanted.ts)
     assert bytes(found.data) == wanted.data
     node = found.node if isinstance(found.node, str) else None
@@ -486,7 +479,7 @@ def _check_record(found: RecordOut, wanted: Record, options: dict[str, Any]) -> 
     assert meta == (wanted.meta if options.get("include_meta", True) else None)
 
 
-def _check_length(taken: int, expected: Expected, options: dict[str, Any]) -> None:
+def _check_length(taken: int, expected: Expected, options: Fields) -> None:
     """A page ends at its limit, at its byte budget, or where there is nothing more; never empty before."""
     limit = min(options.get("limit", 0) or 256, 1000)
     budget = min(options.get("max_batch_bytes", 0) or 2**20, 2**23)
