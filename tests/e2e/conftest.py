@@ -58,8 +58,8 @@ def start_server(
     """Starts servers with settings of their own; all are ended with the session."""
     servers: list[Server] = []
 
-    def start(settings: Mapping[str, str]) -> Server:
-        server = Server(tmp_path_factory.mktemp("server"), settings)
+    def start(settings: Mapping[str, str], *, http2: bool = False) -> Server:
+        server = Server(tmp_path_factory.mktemp("server"), settings, http2=http2)
         servers.append(server)
         server.start()
         return server
@@ -69,19 +69,23 @@ def start_server(
         server.end()
 
 
-@pytest.fixture(scope="session")
-def server(start_server: Callable[[Mapping[str, str]], Server]) -> Server:
-    """The server most tests share: default settings, two shards, no keys."""
-    return start_server({})
+@pytest.fixture(scope="session", params=["lane", "quart", "h2c"])
+def server(request: pytest.FixtureRequest, start_server: Callable[..., Server]) -> Server:
+    """The server most tests share: two shards, no keys, asked through each of its doors in turn."""
+    if request.param == "quart":
+        return start_server({"TOPICS_FAST_LANE": "0"})
+    return start_server({}, http2=request.param == "h2c")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def longest_poll(request: pytest.FixtureRequest) -> Iterator[tuple[float, Wire] | None]:
+def longest_poll(
+    request: pytest.FixtureRequest, start_server: Callable[..., Server]
+) -> Iterator[tuple[float, Wire] | None]:
     """A read that waits as long as the server lets it, begun before the tests so that it costs no time."""
     if not any(item.get_closest_marker("waits_for_the_longest_poll") for item in request.session.items):
         yield None
         return
-    server: Server = request.getfixturevalue("server")
+    server = start_server({})
     quiet = Topic(server, "nobody-writes-here")
     quiet.put()
     body = b'{"wait_ms":600000}'

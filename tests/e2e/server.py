@@ -94,6 +94,7 @@ class Server:
     process: subprocess.Popen[bytes] | None = None
     port: int = 0
     starts: int = 0
+    http2: bool = False  # requests go over HTTP/2 without TLS, by prior knowledge
     http: httpx.Client | None = None
 
     # -- life ---------------------------------------------------------------------------------------------
@@ -127,7 +128,11 @@ class Server:
     def wait_for_port(self) -> None:
         self.port = int(self.wait_for("the port file", lambda: _text(self._port_file)))
         self.http = httpx.Client(
-            base_url=f"http://127.0.0.1:{self.port}", timeout=ANSWER_SECONDS_MAX, trust_env=False
+            base_url=f"http://127.0.0.1:{self.port}",
+            timeout=ANSWER_SECONDS_MAX,
+            trust_env=False,
+            http1=not self.http2,
+            http2=self.http2,
         )
 
     def wait_until_ready(self) -> None:

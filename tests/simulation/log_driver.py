@@ -96,14 +96,14 @@ class Driver:
         before = self._topic(command.topic)
         self.views = self.ledger.note_memory(self.harness.shard.registry)
         after = self._topic(command.topic)
-        if before is not None:
-            life = self.ledger.lives[before.topic_id]
-            if command.op == Op.DELETE_TOPIC:
-                asked.topic_id = before.topic_id
-                life.drop_issued = True
-            elif command.op == Op.DELETE_RECORDS and after is not None:
+        if after is not None:
+            asked.topic_id = after.topic_id
+            if command.op == Op.DELETE_RECORDS and before is not None:
                 asked.deleted = before.records.keys() - after.records.keys()
-                life.deletes |= asked.deleted
+                self.ledger.lives[after.topic_id].deletes |= asked.deleted
+        elif command.op == Op.DELETE_TOPIC and before is not None:
+            asked.topic_id = before.topic_id
+            self.ledger.lives[before.topic_id].drop_issued = True
         self._journal.issue(command.op.name)
 
     # -- steps
@@ -154,8 +154,8 @@ class Driver:
         self.views = self.ledger.note_memory(self.harness.shard.registry)
         self.ledger.note_visible(self.views)
         for asked in self._asked.values():
-            if asked.view is None and asked.command.answer is not None:
-                asked.view = self._topic(asked.command.topic)
+            if asked.view is None and asked.command.answer is not None and asked.topic_id is not None:
+                asked.view = self.views.get(asked.topic_id)
         self._journal.ack("visible")
 
     def _answered(self, command: Command) -> None:
@@ -165,17 +165,17 @@ class Driver:
         assert status in (200, 201), f"{command.op.name} of {command.topic} was refused: {body}"
         assert command.answer is not None
         synced = command.answer.synced
-        topic = self._topic(command.topic)
-        if command.op == Op.DELETE_TOPIC:
-            if asked.topic_id is not None:
-                self.ledger.ack_drop(asked.topic_id)
-        elif asked.view is not None and topic is not None and topic.topic_id == asked.view.topic_id:
-            if command.op == Op.WRITE:
-                seqs = range(body["first_seq"], body["last_seq"] + 1)
-                self.ledger.ack_write(topic.topic_id, seqs, asked.view if synced else None)
-            elif command.op == Op.PUT_TOPIC:
-                config = json.dumps(body["config"], separators=(",", ":"))
-                self.ledger.ack_config(topic.topic_id, config, asked.view)
-            elif command.op == Op.DELETE_RECORDS:
-                self.ledger.ack_delete(topic.topic_id, asked.deleted, synced=synced)
+        topic_id = asked.topic_id
+        if topic_id is None:  # a drop of what was not there
+            assert body["deleted"] is False
+        elif command.op == Op.DELETE_TOPIC:
+            self.ledger.ack_drop(topic_id)
+        elif command.op == Op.WRITE:
+            seqs = range(body["first_seq"], body["last_seq"] + 1)
+            self.ledger.ack_write(topic_id, seqs, asked.view if synced else None)
+        elif command.op == Op.PUT_TOPIC:
+            config = json.dumps(body["config"], separators=(",", ":"))
+            self.ledger.ack_config(topic_id, config, asked.view)
+        elif command.op == Op.DELETE_RECORDS:
+            self.ledger.ack_delete(topic_id, asked.deleted, synced=synced)
         self._journal.ack(command.op.name)

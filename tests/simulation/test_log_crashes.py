@@ -110,14 +110,10 @@ def random_day(driver: Driver, rng: Random, steps: int) -> None:
         elif pick < 0.65:
             driver.delete(name, before_seq=rng.randrange(1, 12))
         elif pick < 0.75:
-            driver.commit()
             driver.put(name, **rng.choice(patches))
-            driver.commit()
-        elif pick < 0.78:
-            driver.settle()
+        elif pick < 0.8:
             driver.drop(name)
             live.discard(name)
-            driver.settle()
         else:
             driver.tick(rng.choice((0, 60, 1500)))
         if rng.random() < 0.6:

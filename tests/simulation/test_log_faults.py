@@ -5,6 +5,7 @@ Every fault is armed at each call in turn, and each test asserts that its faults
 
 import errno
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from random import Random
@@ -14,7 +15,7 @@ import pytest
 
 from shards import commands
 from shards.command import Command
-from shards.wal.writer import WalOptions
+from shards.wal.writer import WalFailed, WalOptions
 from tests.fakes.count_disk import CountDisk
 from tests.fakes.crash_variants import Limits
 from tests.fakes.fault_disk import Fault, FaultDisk
@@ -271,3 +272,21 @@ def test_short_writes_are_continued_until_the_batch_is_complete() -> None:
     assert not run.refused
     assert set(run.acked) == readable(run.harness.reopen(run.simulated.process_crash()))
     check_power_cuts(run.simulated, {kept for kept in run.acked if kept[0] == "f"})
+
+
+@pytest.mark.parametrize("kind", ["pwrite", "fdatasync", "truncate"])
+def test_an_end_that_fails_is_a_crash_and_no_more(kind: str) -> None:
+    for nth in range(1, 10):
+        run = start()
+        live_until_failure(run)
+        fault = run.disk.fail(kind, errno.EIO, nth=nth)
+        with suppress(WalFailed, OSError):
+            run.harness.close()
+        if not fault.fired:
+            assert nth > 1, f"{kind} is never called"
+            return
+        after = ShardHarness(run.simulated.process_crash(), FakeClock(), options=OPTIONS)
+        assert not after.loaded.problems
+        assert set(run.acked) == readable(after)
+        check_power_cuts(run.simulated, {kept for kept in run.acked if kept[0] == "f"})
+    raise AssertionError(f"an end does not take {nth} calls of {kind}")
