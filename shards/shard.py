@@ -367,11 +367,14 @@ class Shard:
         for topic in self.registry:
             if not topic.clean:
                 self._context.log(topic.make_clean())
-        self._context.log(frames.close_frame())
-        self.commit()
-        if not self.must_reload:
+        try:
+            # Everything before the end is durable, and the batch that marks the end says so.
+            if self._context.frames:
+                self._wal.append(self._context.frames, now_ms=self._context.now_ms)
             self._wal.sync_now()
-            for group in self._groups:
-                self._release(group, self._clock.monotonic_ns())
-            self._groups.clear()
+            self._wal.append([frames.close_frame()], now_ms=self._context.now_ms)
+            self._wal.sync_now()
             self._wal.close()
+        except (WalFailed, OSError) as error:
+            log.error("log.not_closed", extra={"reason": str(error)})
+            self._wal.abandon()

@@ -7,6 +7,7 @@ Hypercorn's `TCPServer` is an internal class: it takes any stream with `receive_
 import logging
 import socket
 import time
+from contextlib import suppress
 from typing import Final, cast
 
 import trio
@@ -87,7 +88,7 @@ class _GuardedStream:
                 self._check(self._parser, data)
             except BadRequest as error:
                 await self._refuse(error)
-                return b""
+                raise trio.ClosedResourceError from error
         return data
 
     def _check(self, parser: RequestParser, data: bytes) -> None:
@@ -118,7 +119,11 @@ class _GuardedStream:
             f"HTTP/1.1 {error.status} Bad Request\r\ncontent-type: application/json\r\n"
             f"content-length: {len(response.body)}\r\nconnection: close\r\n\r\n"
         )
-        await self.send_all(head.encode() + response.body)
+        with suppress(trio.BrokenResourceError):
+            await self.send_all(head.encode() + response.body)
+            await self._stream.send_eof()
+        # Hypercorn would wait for the connection to be idle long enough.
+        await self._stream.aclose()
 
     async def send_all(self, data: bytes) -> None:
         await self._stream.send_all(data)

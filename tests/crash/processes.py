@@ -29,6 +29,7 @@ CHILDREN = ("shard-0", "shard-1", "router", "gateway")
 START_S = 30.0
 HEAL_S = 30.0
 STOP_S = 30.0
+ORPHANS_S = 5.0
 
 LogLine = dict[str, Any]
 T = TypeVar("T")
@@ -82,6 +83,7 @@ class Server:
         self.data_dir = data_dir
         self.lines: list[LogLine] = []
         self.plain: list[str] = []
+        self._born: list[ProcessId] = []
         self._port_file = port_file
         self._said = threading.Condition()
         self._hearing = threading.Thread(target=self._hear, name="stderr", daemon=True)
@@ -94,10 +96,16 @@ class Server:
         for text in self.process.stderr:
             with self._said:
                 try:
-                    self.lines.append(json.loads(text))
+                    self._take(json.loads(text))
                 except ValueError:
                     self.plain.append(text.rstrip("\n"))
                 self._said.notify_all()
+
+    def _take(self, line: LogLine) -> None:
+        self.lines.append(line)
+        if line["event"] == "child.started":
+            with suppress(FileNotFoundError, ProcessLookupError):
+                self._born.append(ProcessId.of(line["child_pid"]))
 
     def wait_line(self, what: str, wanted: Callable[[LogLine], bool], *, since: int = 0) -> LogLine:
         """The first log line from number `since` on that is wanted; lines of the future count too."""
@@ -190,6 +198,17 @@ class Server:
         self._hearing.join(STOP_S)
         return code
 
+    def end(self) -> None:
+        """Leave no process behind, whatever the test has found."""
+        self.process.kill()
+        # The pipe is open in every child, so its end is the end of them all.
+        self._hearing.join(ORPHANS_S)
+        orphans = [process for process in self._born if process.alive()]
+        for process in orphans:
+            os.kill(process.pid, signal.SIGKILL)
+        self._hearing.join(STOP_S)
+        assert not orphans, f"{len(orphans)} children have outlived their supervisor"
+
 
 @contextmanager
 def running(data_dir: Path, sockets_dir: Path, **environ: str) -> Iterator[Server]:
@@ -212,10 +231,7 @@ def running(data_dir: Path, sockets_dir: Path, **environ: str) -> Iterator[Serve
         try:
             yield server
         finally:
-            process.kill()
-            # The pipe's end is open in every child, so its end is the end of them all.
-            server._hearing.join(STOP_S)
-            assert not server._hearing.is_alive(), "a child has outlived its supervisor"
+            server.end()
 
 
 def start(environ: dict[str, str]) -> "subprocess.Popen[str]":

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -94,6 +95,7 @@ class Server:
     process: subprocess.Popen[bytes] | None = None
     port: int = 0
     starts: int = 0
+    thread_clients: dict[int, httpx.Client] = field(default_factory=dict)
     http2: bool = False  # requests go over HTTP/2 without TLS, by prior knowledge
     http: httpx.Client | None = None
 
@@ -127,7 +129,10 @@ class Server:
 
     def wait_for_port(self) -> None:
         self.port = int(self.wait_for("the port file", lambda: _text(self._port_file)))
-        self.http = httpx.Client(
+        self.http = self._new_client()
+
+    def _new_client(self) -> httpx.Client:
+        return httpx.Client(
             base_url=f"http://127.0.0.1:{self.port}",
             timeout=ANSWER_SECONDS_MAX,
             trust_env=False,
@@ -135,14 +140,26 @@ class Server:
             http2=self.http2,
         )
 
+    def _client(self) -> httpx.Client:
+        """The shared client; over HTTP/2 one per thread, since httpx mixes up the frames of several."""
+        assert self.http is not None
+        thread = threading.get_ident()
+        if not self.http2 or thread == threading.main_thread().ident:
+            return self.http
+        if thread not in self.thread_clients:
+            self.thread_clients[thread] = self._new_client()
+        return self.thread_clients[thread]
+
     def wait_until_ready(self) -> None:
         self.wait_for("GET /v0/ready to be 200", self._is_ready)
 
     def stop(self) -> int:
         """Ask the server to end; its exit code. One that does not end is killed and is a failure."""
         assert self.process is not None
-        if self.http is not None:
-            self.http.close()
+        for client in (self.http, *self.thread_clients.values()):
+            if client is not None:
+                client.close()
+        self.thread_clients.clear()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -228,7 +245,7 @@ class Server:
         if body is not None:
             raw = json.dumps(body).encode()
             sent |= JSON_TYPE
-        response = self.http.request(
+        response = self._client().request(
             method, path, content=raw, headers={**sent, **(headers or {})}, params=params
         )
         return Answer(
