@@ -137,6 +137,8 @@ async def _ask_each(caller: Caller, effect: AskEach) -> list[Reply | errors.Topi
 
 
 def _plan(caller: Caller, ask: Ask) -> list[Ask]:
+    if ask.op is Op.METRICS:
+        return [replace(ask, params={"prefixes": list(caller.prefixes)})]
     if ask.op is not Op.LIST_TOPICS:
         _check(caller, ask)
         return [ask]

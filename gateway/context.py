@@ -9,6 +9,7 @@ from gateway.keys import KeyStore
 from gateway.origin import LOOPBACK_NAMES
 from shards.client import ShardPool
 from topics.engine.limits import Limits
+from topics.histogram import Histogram
 
 # zlib releases the GIL, so more threads than this would only take the cores from the shards.
 ZLIB_THREADS_MAX: Final = 2
@@ -25,6 +26,10 @@ class Gateway:
     keys: KeyStore = field(default_factory=KeyStore)
     # Names under which web pages of this server may be reached; see origin.py.
     own_names: frozenset[str] = LOOPBACK_NAMES
+    # How often the gateway has been started.
+    epoch: int = 1
+    # Microseconds from a request's head to its response, by route.
+    latencies: dict[str, Histogram] = field(default_factory=dict)
     # True from SIGTERM on: requests under way finish, new ones are told to go elsewhere.
     draining: bool = False
     # Requests whose answer has not been sent yet.

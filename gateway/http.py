@@ -46,6 +46,8 @@ class Request:
     headers: Headers
     # CLOCK_MONOTONIC when the request was first seen.
     arrived_ns: int
+    # Method and pattern of the route, once it is known.
+    route: str = ""
 
     @property
     def shown_path(self) -> str:

@@ -6,6 +6,7 @@ says (404, 409, 422). Whatever happens, `dispatch` returns a response.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -14,12 +15,16 @@ from gateway import auth
 from gateway.compression import compressed
 from gateway.context import Gateway
 from gateway.effects import Handling
-from gateway.handlers import probes, records, topics
+from gateway.handlers import metrics, probes, records, topics
 from gateway.http import BadEscape, Request, Response, error_response, percent_decode
 from gateway.origin import CHANGING_SCOPES, check_origin
 from topics import errors
+from topics.histogram import Histogram
 
 log = logging.getLogger(__name__)
+
+# From an answer out of memory to a long-poll's end.
+LATENCY_BUCKETS_US: Final = (100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 100_000, 1_000_000, 30_000_000)
 
 Handler: TypeAlias = Callable[[Gateway, Request, Mapping[str, str]], Handling[Response]]
 
@@ -32,10 +37,11 @@ class Route:
     handler: Handler
     # The right a key needs for it; "none" for what a load balancer may ask without a key.
     scope: str
+    title: str
 
 
 def _route(method: str, path: str, handler: Handler, scope: str) -> Route:
-    return Route(method, tuple(path.strip("/").split("/")), handler, scope)
+    return Route(method, tuple(path.strip("/").split("/")), handler, scope, f"{method} {path}")
 
 
 ROUTES: Final = (
@@ -46,6 +52,7 @@ ROUTES: Final = (
     _route("POST", "/v0/topics/:topic", records.write, "write"),
     _route("POST", "/v0/topics/:topic/diff", records.diff, "read"),
     _route("POST", "/v0/topics/:topic/delete", records.delete, "delete"),
+    _route("GET", "/v0/metrics", metrics.metrics, "read"),
     *(_route("GET", path, probes.health, "none") for path in ("/v0/health", "/healthz", "/health")),
     *(_route("GET", path, probes.ready, "none") for path in ("/v0/ready", "/readyz", "/ready")),
 )
@@ -100,6 +107,11 @@ async def dispatch(gateway: Gateway, request: Request) -> Response:
         internal = errors.Internal("an error inside the server; its log has the details")
         response = error_response(internal, request.arrived_ns)
     response = await compressed(gateway, request, response)
+    if request.route:
+        histogram = gateway.latencies.get(request.route)
+        if histogram is None:
+            histogram = gateway.latencies[request.route] = Histogram(LATENCY_BUCKETS_US)
+        histogram.add((time.monotonic_ns() - request.arrived_ns) // 1000)
     response.headers.append(("content-length", str(len(response.body))))
     if request.method == "HEAD":
         response.body = b""
@@ -120,7 +132,8 @@ async def _answer(gateway: Gateway, request: Request) -> Response:
         return auth.challenge(error, request.arrived_ns)
     if route is None:
         raise errors.MethodNotAllowed(request.method, place.allowed)
-    if route.scope in CHANGING_SCOPES:
+    request.route = route.title
+    if auth.needed_scopes(route.scope) & CHANGING_SCOPES:
         check_origin(headers.get("origin"), headers.get("host"), gateway.own_names)
     if gateway.draining and route.scope != "none":
         raise errors.ShuttingDown("the server is shutting down; the request was not applied")

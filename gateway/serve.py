@@ -74,6 +74,7 @@ async def run(told: Boot) -> None:
         limits=told.settings.limits,
         version=__version__,
         started_ns=time.monotonic_ns(),
+        epoch=told.epoch,
         own_names=LOOPBACK_NAMES | {told.settings.host},
         keys=KeyStore(told.keys, probe_auth=told.settings.probe_auth),
     )

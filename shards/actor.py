@@ -77,6 +77,10 @@ class Actor:
         self._links: dict[int, Link] = {}
         self._timer = trio.CancelScope()
         self._stepped = trio.lowlevel.ParkingLot()
+        self._busy_ns = 0
+        self._depth_peak = 0
+        self._pauses = 0
+        self._full = False
         self._epoll = select.epoll()
         self._epoll.register(listener.fileno(), select.EPOLLIN)
         self._epoll.register(syncer.event_fd, select.EPOLLIN)
@@ -115,6 +119,7 @@ class Actor:
         return trio.current_time() + max(0, due_ns - self._clock.monotonic_ns()) / 1e9
 
     def _sweep(self) -> None:
+        started_ns = self._clock.monotonic_ns()
         for fd, event in self._epoll.poll(0):
             if fd == self._listener.fileno():
                 self._accept()
@@ -125,10 +130,12 @@ class Actor:
                     self._syncer.take_done()
             elif (link := self._links.get(fd)) is not None:
                 self._serve_link(link, event)
+        self._depth_peak = max(self._depth_peak, self.mailbox.commands)
         if self.shard is not None:
             self._run_commands(self.shard)
             self.shard.commit()
         self._after_step()
+        self._busy_ns += self._clock.monotonic_ns() - started_ns
 
     def _run_commands(self, shard: Shard) -> None:
         end_ns = self._clock.monotonic_ns() + SWEEP_NS
@@ -204,6 +211,8 @@ class Actor:
         """Listen for what the link needs now: something to read, unless too much waits; room to write."""
         mailbox = self.mailbox
         full = mailbox.commands > MAILBOX_COMMANDS_MAX or mailbox.bytes > MAILBOX_BYTES_MAX
+        self._pauses += full and not self._full
+        self._full = full
         interest = select.EPOLLOUT if link.blocked else 0
         if not full and link.out_bytes < OUTGOING_BYTES_MAX:
             interest |= select.EPOLLIN
@@ -287,6 +296,8 @@ class Actor:
         link.commands[head.id] = command
         if head.op == Op.STATUS:
             self._answer(command, Answer(200, [self._status()], raw=True))
+        elif head.op == Op.METRICS:
+            self._answer(command, Answer(200, [self._metrics(command)], raw=True))
         elif (refusal := self._refusal()) is not None:
             answer = Answer.of_error(refusal)
             total_ns = max(0, command.taken_ns - command.arrived_ns)
@@ -315,6 +326,22 @@ class Actor:
                 "detail": self.status.detail,
             }
         )
+
+    def _metrics(self, command: Command) -> bytes:
+        """Always an answer, also while the log is replayed: then it has only the shard's own state."""
+        figures: dict[str, object] = {
+            "state": self.status.state,
+            "progress": self.status.progress,
+            "epoch": self._epoch,
+            "queue_depth": self.mailbox.commands,
+            "queue_depth_peak": self._depth_peak,
+            "submit_full": self._pauses,
+            "busy_ns": self._busy_ns,
+        }
+        if self.shard is not None:
+            prefixes = command.params.get("prefixes", [""])
+            figures |= self.shard.metrics([str(p) for p in prefixes] if isinstance(prefixes, list) else [""])
+        return cbor2.dumps(figures)
 
     def _reply(self, command: Command) -> None:
         if not command.cancelled:

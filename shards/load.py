@@ -6,7 +6,7 @@ it runs in. Until that batch is durable a crash simply loads the same files agai
 
 import errno
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shards.clock import Clock
 from shards.disk import Disk
@@ -119,7 +119,8 @@ def _open(
     try:
         for path, (start, end) in loaded.findings.unproven.items():
             _make_durable(disk, path, start, end)
-        wal = WalWriter(disk, options, loaded.findings.end)
+        findings = loaded.findings
+        wal = WalWriter(disk, options, replace(findings.end, bytes=sum(findings.content.values())))
         wal.append(opening, now_ms=now_ms)
         wal.sync_now()
         for file in files:

@@ -22,12 +22,14 @@ from shards.clock import Clock
 from shards.command import Answer, Command
 from shards.commands import Context, Continues, NeedsRoom, NeedsSync, Waits, handle
 from shards.load import Loaded
+from shards.metrics import FSYNC_BUCKETS_US, topic_rows, totals
 from shards.state import CLEAN_AFTER_MS, TopicState
 from shards.wal import frame as frames
 from shards.wal.sync import Syncer
 from shards.wal.writer import WalFailed, WalWriter
 from topics.engine.limits import Limits
 from topics.errors import Internal, NotReady, TopicsError
+from topics.histogram import Histogram
 
 log = logging.getLogger("shard")
 
@@ -69,6 +71,7 @@ class Shard:
         self._sync_interval_ns = sync_interval_ms * 1_000_000
         self.registry = loaded.registry
         self.read_only_reason = "; ".join(loaded.problems)
+        self._fsync_us = Histogram(FSYNC_BUCKETS_US)
         self.must_reload = False
         self.ready = Ready()
         self._context = Context(self.registry, limits, writable=wal is not None and not loaded.problems)
@@ -248,6 +251,7 @@ class Shard:
         done = self._syncer.take_done()
         if done is None or self._wal is None:
             return
+        self._fsync_us.add((done.ended_ns - done.started_ns) // 1000)
         if done.error is not None:
             self._fail_group(self._wal.sync_failed(done.error))
             return
@@ -266,6 +270,25 @@ class Shard:
             sync_ns = max(0, ended_ns - group.written_ns)
             self._finish(command, group.append_ns, sync_ns)
         self.ready.topics += group.topics
+
+    # -- looking inside
+
+    def metrics(self, prefixes: list[str]) -> dict[str, object]:
+        """Everything this shard counts; per-topic rows for names under `prefixes`."""
+        self._read_clock()
+        wal, syncs = self._wal, self._fsync_us
+        rows, truncated = topic_rows(self.registry, prefixes)
+        return totals(self.registry, self._context.now_ms) | {
+            "wal_frames": wal.frames if wal is not None else 0,
+            "wal_batches": wal.batches if wal is not None else 0,
+            "wal_bytes_written": wal.bytes_written if wal is not None else 0,
+            "wal_rotations": wal.rotations if wal is not None else 0,
+            "wal_bytes_on_disk": wal.bytes_on_disk if wal is not None else 0,
+            "wal_read_only": not self._context.writable,
+            "fsync_us": [list(syncs.bounds), syncs.counts, syncs.total],
+            "rows": rows,
+            "rows_truncated": truncated,
+        }
 
     # -- long-polls
 

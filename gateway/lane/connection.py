@@ -195,6 +195,8 @@ class Connection:
                 self._refuse(self._refusal)
             return
         head = self._head = self._parser.heads.popleft()
+        # It is ours, and the bytes of a head hold its token.
+        self._first = b""
         path, _, query = path_of(head.target).partition(b"?")
         request = self._request = Request(
             method=head.method.decode("ascii"),

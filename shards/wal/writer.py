@@ -43,6 +43,7 @@ class LogEnd:
     identity: int = 0
     session: int = 0
     file: int = 0
+    bytes: int = 0  # of all files
 
 
 def file_name(directory: str, number: int) -> str:
@@ -64,11 +65,20 @@ class WalWriter:
         self._fd: Fd = -1
         self._position = 0
         self._allocated = 0
+        self._earlier_bytes = end.bytes
         # Files before the current one that a sync must still cover, each with its last batch.
         self._unsynced: list[tuple[Fd, int]] = []
         self.failure: WalFailed | None = None
+        self.frames = 0
+        self.batches = 0
+        self.rotations = 0
         self.bytes_written = 0
         self._new_file()
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """What the log's files take, preallocated space included."""
+        return self._earlier_bytes + self._allocated
 
     @property
     def room_bytes(self) -> int:
@@ -113,6 +123,8 @@ class WalWriter:
             raise
         self._write(data)
         self.batch, self._identity = number, identity
+        self.frames += len(frames)
+        self.batches += 1
         self.bytes_written += len(data)
         return number
 
@@ -184,8 +196,10 @@ class WalWriter:
             self._disk.unlink(path)
             raise
         if self._fd >= 0:
+            self.rotations += 1
             self._unsynced.append((self._fd, self.batch))
         self._fd, self._file = fd, self._file + 1
+        self._earlier_bytes += self._allocated
         self._position, self._allocated = 0, self._options.step_bytes
 
     def _refuse_if_failed(self) -> None:

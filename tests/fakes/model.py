@@ -7,7 +7,7 @@ walked seq by seq, caps and TTL applied record by record. It knows nothing of ch
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -241,7 +241,7 @@ class TopicModel:
     cap_evicted: int = 0
     ttl_expired: int = 0
     holes: list[tuple[int, int]] = field(default_factory=list)
-    keys: dict[str, Key] = field(default_factory=dict)
+    keys: dict[str, list[Key]] = field(default_factory=dict)  # by name, the newest first
     last_write_ts: int | None = None
     reasons_known: bool = True  # a restart may merge what was lost to caps and to time
 
@@ -305,13 +305,15 @@ class TopicModel:
         self.head = records[-1].seq
         self.last_write_ts = records[0].ts
         if key is not None:
-            self.keys[key] = Key(records[0].seq, len(records), records[0].ts)
+            # An older one was out of its window; a wider window may find it again if this one is lost.
+            older = [replace(known, certain=False) for known in self.keys.get(key, [])]
+            self.keys[key] = [Key(records[0].seq, len(records), records[0].ts), *older]
         self.evict(synced=self.config["durability"] == "fsync")
 
-    def known_key(self, key: str | None, now_ms: int) -> Key | None:
-        found = self.keys.get(key) if key is not None else None
-        in_window = found is not None and now_ms - found.ts < self.config["idempotency_window_ms"]
-        return found if in_window else None
+    def known_keys(self, key: str | None, now_ms: int) -> list[Key]:
+        """What a retry may be answered with; it must be the first one if that is certain."""
+        found = self.keys.get(key, []) if key is not None else []
+        return [known for known in found if now_ms - known.ts < self.config["idempotency_window_ms"]]
 
     def delete(self, before_seq: int | None, tags: "TagRule | None") -> int:
         chosen = [
@@ -329,9 +331,10 @@ class TopicModel:
         window_ms = self.config["idempotency_window_ms"]
         self.config = merged_config(self.config, patch)
         if self.config["idempotency_window_ms"] > window_ms:
-            for name, key in self.keys.items():
-                if now_ms - key.ts >= window_ms:
-                    self.keys[name] = Key(key.first, key.count, key.ts, certain=False)
+            for name, keys in self.keys.items():
+                self.keys[name] = [
+                    replace(key, certain=key.certain and now_ms - key.ts < window_ms) for key in keys
+                ]
         self.expire(now_ms)
         self.evict(synced=True)
 
@@ -378,13 +381,19 @@ class TopicModel:
         if head > self.head:
             self._add_hole(self.head + 1, head)
         self.head = head
-        kept = {name: key for name, key in self.keys.items() if not self._is_lost(key)}
-        self.keys = kept
+        self.forget_lost_keys()
         if gone:
             self.last_write_ts = None
 
-    def _is_lost(self, key: Key) -> bool:
-        return self.records[key.first].durability == "ephemeral"
+    def forget_lost_keys(self, *, certain: tuple[str, ...] = ("memory", "disk", "fsync")) -> None:
+        """A key goes with its ephemeral write; of the others only these classes are sure to be there."""
+        for name, keys in self.keys.items():
+            written = [(key, self.records[key.first].durability) for key in keys]
+            self.keys[name] = [
+                replace(key, certain=key.certain and durability in certain)
+                for key, durability in written
+                if durability != "ephemeral"
+            ]
 
     def _add_hole(self, first: int, last: int) -> None:
         self.holes = join_ranges([*self.holes, (first, last)])

@@ -9,7 +9,6 @@ and its reads from both sides of every edge are compared with the model.
 
 import json
 import os
-from dataclasses import replace
 from itertools import islice
 from random import Random
 from typing import Any
@@ -179,9 +178,11 @@ class EngineAgainstModel(RuleBasedStateMachine):
         if topic is None and fields.get("create") is False:
             assert (reply.status, reply.error) == (404, "topic_not_found")
             return
-        known = topic.known_key(key, self.now_ms) if topic is not None else None
-        if topic is not None and known is not None and (known.certain or reply.json.get("deduped")):
-            self._check_write(topic, reply, known.first, known.count, created=False, deduped=True)
+        known = topic.known_keys(key, self.now_ms) if topic is not None else []
+        if topic is not None and known and (known[0].certain or reply.json.get("deduped")):
+            may_be = known[:1] if known[0].certain else known
+            found = next((k for k in may_be if k.first == reply.json.get("first_seq")), may_be[0])
+            self._check_write(topic, reply, found.first, found.count, created=False, deduped=True)
             return
         target = topic or TopicModel(merged_config(DEFAULT_CONFIG, config))
         refusal = target.refusal([len(r["data"]) + len(r.get("meta", b"")) for r in records])
@@ -372,12 +373,7 @@ class EngineAgainstModel(RuleBasedStateMachine):
             if record.state != "live" and any(first <= record.seq <= last for first, last in holes):
                 record.state = "lost"
         topic.last_write_ts = None
-        lost_keys = {k for k, key in topic.keys.items() if topic.records[key.first].durability == "ephemeral"}
-        topic.keys = {
-            k: replace(key, certain=key.certain and topic.records[key.first].durability == "fsync")
-            for k, key in topic.keys.items()
-            if k not in lost_keys
-        }
+        topic.forget_lost_keys(certain=("fsync",))
         gone = [record for record in topic.records.values() if record.gone_for_good]
         self._adopt_floor(name, topic, [r.seq for r in gone if r.state in ("evicted", "expired")])
         self.earliest[name] = 1

@@ -27,8 +27,8 @@ SEED = int(os.environ.get("TOPICS_SEED", "7"))
 THOROUGH = Effort(limits=Limits(torn_cuts_max=4, product_max=64, states_max=256, random_picks=8))
 SAMPLED = Effort(
     limits=Limits(torn_ops_max=3, torn_cuts_max=2, product_max=16, states_max=32, random_picks=3),
-    inner_share=0.005,
-    inner_states=2,
+    inner_share=0.004,
+    inner_states=1,
 )
 EFFORT = THOROUGH if PROOF else SAMPLED
 

@@ -379,6 +379,40 @@ def test_ephemeral_records_are_lost_under_a_tombstone_and_their_seqs_with_them(
     assert (seqs(diff(server)), gap(diff(server, 1))) == ([told[1] + 1], (2, told[1], "cap"))
 
 
+@pytest.mark.parametrize("crash", ["restart", "kill", "power_cut"])
+def test_seqs_of_ephemeral_records_are_not_reused_after_a_change_of_class(server: Server, crash: str) -> None:
+    put(server, durability="ephemeral")
+    write(server, 1, 2)
+    put(server, durability="fsync")
+    power_cut(server) if crash == "power_cut" else getattr(server, crash)()
+    told = gap(diff(server))
+    assert told is not None
+    assert told[0] == 1
+    assert told[1] == 2 or (told[1] > 2 and crash == "power_cut")
+    assert write(server, 3).json["first_seq"] == told[1] + 1
+
+
+def test_what_a_cap_has_taken_stays_taken_over_a_crash(server: Server) -> None:
+    put(server, cap_records=1, durability="fsync")
+    write(server, 1)
+    write(server, 2)
+    put(server, cap_records=0)
+    server.kill()
+    assert (gap(diff(server)), seqs(diff(server))) == ((1, 1, "cap"), [2])
+    put(server, cap_records=1)
+    write(server, 3)
+    power_cut(server)
+    assert (gap(diff(server)), seqs(diff(server))) == ((1, 2, "cap"), [3])
+
+
+def test_a_page_that_was_filtered_out_is_not_the_end(server: Server) -> None:
+    write(server, {"data": 1, "node": "n"}, 2)
+    page = diff(server, limit=1)
+    assert (seqs(page), page.caught_up, page.lag) == ([1], False, 1)
+    page = diff(server, 1, node="n")
+    assert (seqs(page), page.caught_up, page.lag) == ([2], True, 0)
+
+
 def test_an_unsynced_tail_is_told_exactly_and_its_seqs_are_never_reused(server: Server) -> None:
     put(server, durability="fsync")
     write(server, "kept")

@@ -313,10 +313,10 @@ def test_wrong_settings_end_with_two_and_one_sentence(
     monkeypatch.setattr("topics.logs.configure", lambda _: None)
     assert main(["serve", "--port", "x"]) == 2
     assert capsys.readouterr().err == "topics: TOPICS_PORT is 'x'; allowed: a whole number from 0 to 65535\n"
-    monkeypatch.setenv("TOPICS_API_KEYS", "s3cret")
+    monkeypatch.setenv("TOPICS_API_KEYS", "s3cret:raed")
     assert main(["serve"]) == 2
     shown = capsys.readouterr().err
-    assert "TOPICS_API_KEYS is set" in shown
+    assert "TOPICS_API_KEYS, entry 1" in shown
     assert "s3cret" not in shown
     assert not (tmp_path / "data").exists()
 

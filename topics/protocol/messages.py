@@ -79,6 +79,7 @@ class Op(IntEnum):
     DELETE_TOPIC = 6
     LIST_TOPICS = 7
     STATUS = 8
+    METRICS = 9
 
 
 class Hello(msgspec.Struct, frozen=True, gc=False):
