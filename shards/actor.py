@@ -18,7 +18,7 @@ import trio
 from shards.answers import performance
 from shards.clock import Clock
 from shards.command import Answer, Command
-from shards.link import OUTGOING_BYTES_MAX, Link, Upload, peer_uid
+from shards.link import OUTGOING_BYTES_MAX, Link, Upload
 from shards.mailbox import TURN_COMMANDS, Mailbox
 from shards.shard import Shard
 from shards.wal.sync import ThreadSyncer
@@ -38,6 +38,7 @@ from topics.protocol.messages import (
     ProtocolError,
     Request,
 )
+from topics.protocol.peer import peer_uid
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,6 @@
 """
 
 import socket
-import struct
 from collections import deque
 
 from shards.command import Answer, Command
@@ -27,12 +26,6 @@ RECEIVE_BYTES = 256 * 1024
 _SEND_BUFFERS = 512
 # A peer that leaves more than this unread is not read from until it has caught up.
 OUTGOING_BYTES_MAX = 16 * 1024 * 1024
-
-_UCRED = struct.Struct("iII")
-
-
-def peer_uid(sock: socket.socket) -> int:
-    return int(_UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1])
 
 
 class Upload:

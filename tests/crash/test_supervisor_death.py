@@ -114,7 +114,10 @@ def test_second_server_on_the_same_directory_refuses_and_the_first_goes_on(start
             }
         )
         with refused:
-            _, said = refused.communicate(timeout=30)
+            try:
+                _, said = refused.communicate(timeout=30)
+            finally:
+                refused.kill()
         assert refused.returncode == 1
         (sentence,) = [line for line in said.splitlines() if line.startswith("topics: ")]
         assert str(first.data_dir) in sentence

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from shards import client
+from shards import client, exchange
 from shards.client import ShardLink, ShardPool
 from tests.fakes.fake_shard import Answer, FakeShard, never
 from topics import errors
@@ -335,7 +335,7 @@ async def test_a_silent_peer_is_given_up_after_the_hello_timeout(
 async def test_too_many_requests_in_flight_are_throttled(
     shard: FakeShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "REQUESTS_IN_FLIGHT_MAX", 5)
+    monkeypatch.setattr(exchange, "REQUESTS_IN_FLIGHT_MAX", 5)
     shard.answer = never
     async with linked(shard) as link, trio.open_nursery() as nursery:
         for _ in range(5):
@@ -351,7 +351,7 @@ async def test_too_many_requests_in_flight_are_throttled(
 async def test_queued_bytes_are_bounded_while_the_shard_does_not_read(
     shard: FakeShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "SEND_QUEUE_BYTES_MAX", 1_010_000)
+    monkeypatch.setattr(exchange, "SEND_QUEUE_BYTES_MAX", 1_010_000)
     async with linked(shard) as link:
         throttled = 0
 

@@ -1,0 +1,324 @@
+"""The requests of one connected link to a shard: what goes out, what is in flight, what comes back.
+
+Promises:
+  * What is queued in one scheduler tick leaves in one send; many requests are in flight at once.
+  * When the link is lost, every request on it fails and says whether the shard may have seen it: outcome
+    "not_applied" (never sent) or "unknown" (sent, even partly).
+  * Nothing grows without bound: requests in flight, queued bytes and waiting uploads are limited, and
+    beyond a limit the answer is 429.
+  * A caller that is cancelled sends CANCEL and is forgotten; a late reply to it is dropped.
+"""
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import trio
+
+from topics import errors
+from topics.protocol import codec
+from topics.protocol.codec import Decoder, ProtocolError
+from topics.protocol.messages import (
+    INLINE_BYTES_MAX,
+    KIB,
+    MIB,
+    PART_BYTES,
+    PART_CREDITS,
+    U32_MAX,
+    BodyOpen,
+    Cancel,
+    Credit,
+    Drain,
+    Message,
+    Op,
+    Part,
+    Reply,
+    ReplyOpen,
+)
+
+# More callers than this per shard wait for a shard that does not keep up: telling them is kinder.
+REQUESTS_IN_FLIGHT_MAX: Final = 10_000
+# Whole requests that the socket has not taken yet.
+SEND_QUEUE_BYTES_MAX: Final = 16 * MIB
+# Bodies that go in parts, the one under way and those behind it. One always fits, whatever its size.
+UPLOAD_BYTES_MAX: Final = 128 * MIB
+RECEIVE_BYTES: Final = 256 * KIB
+RETRY_AFTER_S: Final = 1
+
+# Called once, with the reply or with the reason for none.
+OnDone: TypeAlias = Callable[[Reply | None, errors.TopicsError | None], None]
+
+
+class _Waiter:
+    """One request in flight: what has been sent of it, and what has come back."""
+
+    __slots__ = (
+        "abandoned",
+        "credits",
+        "error",
+        "on_done",
+        "open",
+        "parts",
+        "received_bytes",
+        "reply",
+        "sent",
+        "wake",
+    )
+
+    def __init__(self, on_done: OnDone | None = None) -> None:
+        # Either somebody sleeps until there is news, or somebody is called when there is an answer.
+        self.wake = trio.Event()
+        self.on_done = on_done
+        self.sent = False
+        self.abandoned = False
+        self.credits = PART_CREDITS
+        self.open: ReplyOpen | None = None
+        self.parts: list[bytes] = []
+        self.received_bytes = 0
+        self.reply: Reply | None = None
+        self.error: errors.TopicsError | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.reply is not None or self.error is not None
+
+    async def news(self) -> None:
+        """Returns when there is an answer, an error or a credit since the last call."""
+        await self.wake.wait()
+        if not self.done:
+            self.wake = trio.Event()
+
+    def finish(self, reply: Reply) -> None:
+        self.reply = reply
+        if self.on_done is not None:
+            self.on_done(reply, None)
+        else:
+            self.wake.set()
+
+    def fail(self, error: errors.TopicsError) -> None:
+        self.error = error
+        if self.on_done is not None:
+            self.on_done(None, error)
+        else:
+            self.wake.set()
+
+
+class Ticket:
+    """A request in flight whose answer comes by a call."""
+
+    __slots__ = ("_connection", "_id", "_waiter")
+
+    def __init__(self, connection: "Exchange", id: int, waiter: _Waiter) -> None:
+        self._connection = connection
+        self._id = id
+        self._waiter = waiter
+
+    def cancel(self) -> None:
+        """Nobody wants the answer any more."""
+        if not self._waiter.done:
+            self._waiter.on_done = None
+            self._connection.abandon(self._id, self._waiter)
+
+
+class Exchange:
+    """One connected socket after its hello: the queue out, the requests in flight, the parts in."""
+
+    def __init__(self, stream: trio.SocketStream, shard: int) -> None:
+        self.shard = shard
+        self.lost: str | None = None
+        self._stream = stream
+        self._waiters: dict[int, _Waiter] = {}
+        # Bytes to send, and the request they belong to: one that is abandoned before it began is not sent.
+        self._queue: list[tuple[bytes, _Waiter | None]] = []
+        self._queued_bytes = 0
+        self._queue_filled = trio.Event()
+        self._upload_turn = trio.Lock()
+        self._upload_bytes = 0
+        self._next_id = 0
+
+    async def serve(self, decoder: Decoder) -> None:
+        """Runs until the link is lost; never raises for it."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._send_queue, nursery.cancel_scope)
+            try:
+                while chunk := await self._stream.receive_some(RECEIVE_BYTES):
+                    for message in decoder.feed(chunk):
+                        self._take(message)
+                self.lose("the shard closed the link")
+            except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                self.lose(f"receiving failed: {error}")
+            except ProtocolError as error:
+                self.lose(f"protocol error: {error.reason}")
+            nursery.cancel_scope.cancel()
+
+    async def _send_queue(self, scope: trio.CancelScope) -> None:
+        """Takes whatever has been queued since the last send, and sends it as one."""
+        try:
+            while True:
+                await self._queue_filled.wait()
+                self._queue_filled = trio.Event()
+                queue, self._queue, self._queued_bytes = self._queue, [], 0
+                chunks: list[bytes] = []
+                for data, waiter in queue:
+                    if waiter is not None:
+                        if waiter.abandoned and not waiter.sent:
+                            continue
+                        waiter.sent = True
+                    chunks.append(data)
+                await self._stream.send_all(b"".join(chunks))
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self.lose(f"sending failed: {error}")
+            scope.cancel()
+
+    def lose(self, reason: str) -> None:
+        """Fails every request on this link. The first reason counts."""
+        if self.lost is not None:
+            return
+        self.lost = reason
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters.values():
+            waiter.fail(link_lost(self.shard, sent=waiter.sent))
+
+    def post(self, message: Cancel | Credit | Drain) -> None:
+        """Queues a message that nobody waits for."""
+        if self.lost is None:
+            self._put(codec.encode(message), None)
+
+    def _put(self, data: bytes, waiter: _Waiter | None) -> None:
+        self._queue.append((data, waiter))
+        self._queued_bytes += len(data)
+        self._queue_filled.set()
+
+    async def request(self, op: Op, topic: bytes, params: bytes, body: bytes, arrived_ns: int) -> Reply:
+        bulk = len(body) > INLINE_BYTES_MAX
+        if self.lost is not None:
+            # Those who waited have been told; nobody would tell a latecomer.
+            raise link_lost(self.shard, sent=False)
+        self._check_room(len(body), bulk=bulk)
+        id, waiter = self._enter()
+        try:
+            if bulk:
+                await self._upload(BodyOpen(id, op, topic, arrived_ns, params, len(body)), body, waiter)
+            else:
+                self._put(codec.encode_request(id, op, topic, arrived_ns, params, body), waiter)
+            while not waiter.done:
+                await waiter.news()
+        finally:
+            if not waiter.done:
+                self.abandon(id, waiter)
+        if waiter.reply is not None:
+            return waiter.reply
+        raise waiter.error or errors.Internal("a request ended without reply or reason")
+
+    def submit(
+        self, op: Op, topic: bytes, params: bytes, body: bytes, arrived_ns: int, on_done: OnDone
+    ) -> Ticket:
+        """A request with an inline body; `on_done` is called with the reply, or with the reason for none."""
+        if self.lost is not None:
+            raise link_lost(self.shard, sent=False)
+        self._check_room(len(body), bulk=False)
+        id, waiter = self._enter(on_done)
+        self._put(codec.encode_request(id, op, topic, arrived_ns, params, body), waiter)
+        return Ticket(self, id, waiter)
+
+    def abandon(self, id: int, waiter: _Waiter) -> None:
+        waiter.abandoned = True
+        self._waiters.pop(id, None)
+        if waiter.sent:
+            self.post(Cancel(id))
+
+    def _check_room(self, body_bytes: int, *, bulk: bool) -> None:
+        if len(self._waiters) >= REQUESTS_IN_FLIGHT_MAX:
+            raise throttled(self.shard, "requests in flight", REQUESTS_IN_FLIGHT_MAX)
+        used, limit = (
+            (self._upload_bytes, UPLOAD_BYTES_MAX) if bulk else (self._queued_bytes, SEND_QUEUE_BYTES_MAX)
+        )
+        if used and used + body_bytes > limit:
+            raise throttled(self.shard, "bytes waiting to be sent", limit)
+
+    def _enter(self, on_done: OnDone | None = None) -> tuple[int, _Waiter]:
+        while self._next_id in self._waiters:
+            self._next_id = (self._next_id + 1) & U32_MAX
+        id, waiter = self._next_id, _Waiter(on_done)
+        self._next_id = (id + 1) & U32_MAX
+        self._waiters[id] = waiter
+        return id, waiter
+
+    async def _upload(self, head: BodyOpen, body: bytes, waiter: _Waiter) -> None:
+        """Sends a body in parts as credits allow; ends early when the request is answered or lost."""
+        self._upload_bytes += len(body)
+        try:
+            async with self._upload_turn:
+                if waiter.done:
+                    return
+                self._put(codec.encode(head), waiter)
+                view, at = memoryview(body), 0
+                while at < len(body) and not waiter.done:
+                    if waiter.credits == 0:
+                        await waiter.news()
+                        continue
+                    part = view[at : at + PART_BYTES]
+                    waiter.credits -= 1
+                    self._put(b"".join((codec.part_head(head.id, len(part)), part)), waiter)
+                    at += len(part)
+                if at < len(body):
+                    # Answered before it was read: this closes the upload in the shard, so the next may open.
+                    self.post(Cancel(head.id))
+        finally:
+            self._upload_bytes -= len(body)
+
+    def _take(self, message: Message) -> None:
+        """One message from the shard. An id nobody waits for belongs to a cancelled request: dropped."""
+        match message:
+            case Reply():
+                waiter = self._waiters.pop(message.id, None)
+                if waiter is not None:
+                    if waiter.open is not None:
+                        raise ProtocolError(f"a second reply to request {message.id}")
+                    waiter.finish(message)
+            case ReplyOpen():
+                waiter = self._waiters.get(message.id)
+                if waiter is not None:
+                    if waiter.open is not None:
+                        raise ProtocolError(f"a second reply to request {message.id}")
+                    waiter.open = message
+            case Part():
+                self._take_part(message)
+            case Credit():
+                waiter = self._waiters.get(message.id)
+                if waiter is not None:
+                    waiter.credits += message.parts
+                    waiter.wake.set()
+            case _:
+                raise ProtocolError(f"a {type(message).__name__} from a shard")
+
+    def _take_part(self, part: Part) -> None:
+        waiter = self._waiters.get(part.id)
+        if waiter is None:
+            return
+        head = waiter.open
+        if head is None or waiter.received_bytes + len(part.data) > head.length:
+            raise ProtocolError(f"a part that belongs to no reply, or runs over it: request {part.id}")
+        waiter.parts.append(part.data)
+        waiter.received_bytes += len(part.data)
+        if waiter.received_bytes < head.length:
+            self.post(Credit(part.id, 1))
+            return
+        del self._waiters[part.id]
+        waiter.finish(Reply(head.id, head.status, head.retry_after_s, b"".join(waiter.parts)))
+
+
+def link_lost(shard: int, *, sent: bool) -> errors.NotReady:
+    if sent:
+        message = f"shard {shard} was lost before it answered; the request may or may not have been applied"
+    else:
+        message = f"shard {shard} is not reachable; the request was not applied"
+    detail = {"shard": shard, "outcome": "unknown" if sent else "not_applied"}
+    return errors.NotReady(message, retry_after_s=RETRY_AFTER_S, detail=detail)
+
+
+def throttled(shard: int, what: str, limit: int) -> errors.Throttled:
+    return errors.Throttled(
+        f"shard {shard} does not keep up: more than {limit} {what}",
+        retry_after_s=RETRY_AFTER_S,
+        detail={"shard": shard, "retry_after_ms": RETRY_AFTER_S * 1000},
+    )
