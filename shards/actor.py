@@ -179,7 +179,7 @@ class Actor:
             if shard.must_reload:
                 self.shard = None
                 self.mailbox.let_go_all()
-                for command in shard.take_waiters():
+                for command in shard.polls.take_where(lambda _: True):
                     self.mailbox.put(command)
                 self.on_must_reload()
         for link in list(self._links.values()):
@@ -245,7 +245,7 @@ class Actor:
         for command in link.commands.values():
             command.cancelled = True
             if self.shard is not None:
-                self.shard.forget(command)
+                self.shard.polls.forget(command)
 
     def _take(self, link: Link, message: Message) -> None:
         if not link.greeted:
@@ -285,7 +285,7 @@ class Actor:
         if command is not None:
             command.cancelled = True
             if self.shard is not None:
-                self.shard.forget(command)
+                self.shard.polls.forget(command)
 
     # -- requests
 

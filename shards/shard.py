@@ -13,7 +13,6 @@ sockets, queues and waiting.
   * A gated answer leaves only after a sync that was started after its group was written.
 """
 
-import heapq
 import logging
 from dataclasses import dataclass, field
 
@@ -24,6 +23,7 @@ from shards.commands import Context, Continues, NeedsRoom, NeedsSync, Waits, han
 from shards.load import Loaded
 from shards.metrics import FSYNC_BUCKETS_US, topic_rows, totals
 from shards.state import CLEAN_AFTER_MS, TopicState
+from shards.waiting import LongPolls
 from shards.wal import frame as frames
 from shards.wal.sync import Syncer
 from shards.wal.writer import WalFailed, WalWriter
@@ -35,8 +35,6 @@ log = logging.getLogger("shard")
 
 # How often topics that are dirty or expiring are looked at; the others cost nothing.
 SWEEP_TOPICS_EVERY_NS = 1_000_000_000
-# Answered long-polls leave the list of deadlines together, after this many have entered it.
-DEADLINES_COMPACT_EVERY = 4096
 
 
 @dataclass(slots=True)
@@ -79,9 +77,7 @@ class Shard:
         self._executed: list[Command] = []
         self._parked: list[str] = []
         self._groups: list[Group] = []
-        self._waiters: dict[str, list[Command]] = {}
-        self._deadlines: list[tuple[int, int, Command]] = []
-        self._order = 0
+        self.polls = LongPolls()
         self._dirty_since_ns = 0
         self._swept_ns = clock.monotonic_ns()
         self._context.restless.update(self.registry)
@@ -104,7 +100,7 @@ class Shard:
         except NeedsRoom as need:
             return self._make_room(command, need.length)
         except Waits:
-            self._wait(command)
+            self.polls.add(command)
             return True
         except Continues:
             self.ready.again.append(command)
@@ -138,16 +134,6 @@ class Shard:
             return True
         self._context.room_bytes = self._wal.room_bytes
         return self.execute(command)
-
-    def _wait(self, command: Command) -> None:
-        self._waiters.setdefault(command.topic, []).append(command)
-        if not command.scheduled:
-            command.scheduled = True
-            self._order += 1
-            heapq.heappush(self._deadlines, (command.deadline_ns, self._order, command))
-            if self._order % DEADLINES_COMPACT_EVERY == 0:
-                self._deadlines = [entry for entry in self._deadlines if not self._is_over(entry[2])]
-                heapq.heapify(self._deadlines)
 
     # -- the group
 
@@ -296,46 +282,19 @@ class Shard:
         """Run the long-polls again whose topics have changed in this group."""
         appended, self._context.appended = self._context.appended, set()
         for name in appended:
-            for command in self._waiters.pop(name, ()):
-                if not command.cancelled:
-                    self.execute(command)
+            for command in self.polls.take(name):
+                self.execute(command)
 
     def expire_waiters(self) -> None:
         """Answer the long-polls whose time is over."""
-        now_ns = self._clock.monotonic_ns()
-        while self._deadlines and (self._deadlines[0][0] <= now_ns or self._is_over(self._deadlines[0][2])):
-            command = heapq.heappop(self._deadlines)[2]
-            if not self._is_over(command):
-                self._waiters[command.topic].remove(command)
-                self.execute(command)
-
-    def _is_over(self, command: Command) -> bool:
-        return command.cancelled or command.answer is not None
+        for command in self.polls.take_expired(self._clock.monotonic_ns()):
+            self.execute(command)
 
     def answer_waiters(self, origin: object) -> None:
         """Answer every long-poll of one peer now, with what there is."""
-        for name, commands in list(self._waiters.items()):
-            for command in [c for c in commands if c.origin is origin]:
-                commands.remove(command)
-                command.deadline_ns = self._clock.monotonic_ns()
-                self.execute(command)
-            if not commands:
-                del self._waiters[name]
-
-    def forget(self, command: Command) -> None:
-        """Nobody waits for this answer any more."""
-        command.cancelled = True
-        waiting = self._waiters.get(command.topic)
-        if waiting and command in waiting:
-            waiting.remove(command)
-            if not waiting:
-                del self._waiters[command.topic]
-
-    def take_waiters(self) -> list[Command]:
-        """Every long-poll, to be asked again elsewhere."""
-        waiters = [command for commands in self._waiters.values() for command in commands]
-        self._waiters.clear()
-        return waiters
+        for command in self.polls.take_where(lambda command: command.origin is origin):
+            command.deadline_ns = self._clock.monotonic_ns()
+            self.execute(command)
 
     # -- time and end
 
@@ -350,7 +309,8 @@ class Shard:
 
     def next_due_ns(self) -> int | None:
         """When time alone has something to do next; None while everything is at rest."""
-        due = [self._deadlines[0][0]] if self._deadlines else []
+        deadline_ns = self.polls.next_deadline_ns
+        due = [] if deadline_ns is None else [deadline_ns]
         if self._dirty_since_ns and not self._syncer.busy:
             due.append(self._dirty_since_ns + self._sync_interval_ns)
         if self._context.restless and self._context.writable:

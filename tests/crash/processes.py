@@ -69,6 +69,20 @@ class ProcessId:
             return False
         return fields[0] not in "ZX" and int(fields[19]) == self.started_ticks
 
+    def wait_gone(self, end_s: float) -> bool:
+        """Whether it has ended by `end_s` of the monotonic clock."""
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return True
+        try:
+            # Alive after the pidfd was opened: so the pidfd is of this process and of no later one.
+            if self.alive():
+                select.select([pidfd], [], [], max(0.0, end_s - time.monotonic()))
+        finally:
+            os.close(pidfd)
+        return not self.alive()
+
 
 def _stat(pid: int) -> list[str]:
     """The fields of /proc/PID/stat from the third one, the state, on."""
@@ -201,11 +215,12 @@ class Server:
     def end(self) -> None:
         """Leave no process behind, whatever the test has found."""
         self.process.kill()
-        # The pipe is open in every child, so its end is the end of them all.
-        self._hearing.join(ORPHANS_S)
-        orphans = [process for process in self._born if process.alive()]
+        self.process.wait(STOP_S)
+        end_s = time.monotonic() + ORPHANS_S
+        orphans = [process for process in self._born if not process.wait_gone(end_s)]
         for process in orphans:
             os.kill(process.pid, signal.SIGKILL)
+        # The pipe was open in every child, so it ends with the last of them.
         self._hearing.join(STOP_S)
         assert not orphans, f"{len(orphans)} children have outlived their supervisor"
 
@@ -251,14 +266,5 @@ def wait_gone(processes: Mapping[str, ProcessId], within_s: float) -> float:
     """Wait until none of them runs any more; how long it took."""
     began_s = time.monotonic()
     for name, process in processes.items():
-        with suppress(ProcessLookupError):
-            pidfd = os.pidfd_open(process.pid)
-            try:
-                if process.alive():
-                    left_s = max(0.0, within_s - (time.monotonic() - began_s))
-                    gone, _, _ = select.select([pidfd], [], [], left_s)
-                    assert gone, f"{name} still lives {within_s} s later"
-            finally:
-                os.close(pidfd)
-        assert not process.alive(), f"{name} still lives"
+        assert process.wait_gone(began_s + within_s), f"{name} still lives {within_s} s later"
     return time.monotonic() - began_s

@@ -426,7 +426,7 @@ class EngineAgainstModel(RuleBasedStateMachine):
         assert state["last_read_ts"] == self.now_ms
         manual, automatic = topic.config["priority"], 500 if topic.config["auto_priority"] else 0
         assert state["effective_priority"] == (automatic if manual is None else manual)
-        assert topic.evict_floor <= topic.earliest
+        assert self.server.evict_floor(name) == topic.evict_floor <= topic.earliest
         assert state["earliest_seq"] >= self.earliest[name], "earliest_seq went back"
         self.earliest[name] = state["earliest_seq"]
 
