@@ -7,6 +7,7 @@ import trio
 
 from gateway.keys import KeyStore
 from gateway.origin import LOOPBACK_NAMES
+from gateway.slots import Slots
 from shards.client import ShardPool
 from topics.engine.limits import Limits
 from topics.histogram import Histogram
@@ -26,6 +27,7 @@ class Gateway:
     keys: KeyStore = field(default_factory=KeyStore)
     # Names under which web pages of this server may be reached; see origin.py.
     own_names: frozenset[str] = LOOPBACK_NAMES
+    slots: Slots = field(default_factory=Slots)
     # How often the gateway has been started.
     epoch: int = 1
     # Microseconds from a request's head to its response, by route.

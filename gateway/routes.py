@@ -141,7 +141,8 @@ async def _answer(gateway: Gateway, request: Request) -> Response:
         raise errors.InvalidRequest(
             "Content-Length and Transfer-Encoding exclude each other", field="Content-Length"
         )
-    return await auth.guarded(caller, route.handler(gateway, request, path))
+    with gateway.slots.request(caller.key_digest):
+        return await auth.guarded(caller, route.handler(gateway, request, path))
 
 
 def _segments(request: Request) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from gateway.keys import KeyStore
 from gateway.lane.handover import HypercornDoor
 from gateway.lane.reactor import Reactor
 from gateway.origin import LOOPBACK_NAMES
+from gateway.slots import Slots
 from shards.client import ShardLink, ShardPool
 from topics import __version__
 from topics.child import LISTENING, READY, Boot, boot
@@ -75,6 +76,7 @@ async def run(told: Boot) -> None:
         version=__version__,
         started_ns=time.monotonic_ns(),
         epoch=told.epoch,
+        slots=Slots(inflight_per_key=told.settings.max_inflight_per_key),
         own_names=LOOPBACK_NAMES | {told.settings.host},
         keys=KeyStore(told.keys, probe_auth=told.settings.probe_auth),
     )

@@ -20,10 +20,11 @@ from shards.clock import Clock
 from shards.command import Answer, Command
 from shards.link import OUTGOING_BYTES_MAX, Link, Upload
 from shards.mailbox import TURN_COMMANDS, Mailbox
+from shards.requests import wants_queueing
 from shards.shard import Shard
 from shards.wal.sync import ThreadSyncer
 from topics.engine.priority import effective_priority, waiting_bonus
-from topics.errors import NotReady, PayloadTooLarge, ShuttingDown, TopicsError
+from topics.errors import NotReady, PayloadTooLarge, ShuttingDown, Throttled, TopicsError
 from topics.protocol.codec import decode_params, encode
 from topics.protocol.messages import (
     PROTOCOL_VERSION,
@@ -47,6 +48,9 @@ log = logging.getLogger("shard")
 
 # A sweep stops running commands after this long, so that fresh arrivals get their turn by priority.
 SWEEP_NS = 5_000_000
+# Writes are refused while more than this waits: a queue that long is latency for everybody behind it.
+PRESSURE_COMMANDS = 5_000
+PRESSURE_BYTES = 64 * 1024 * 1024
 # Beyond this the shard stops reading its links; peers feel it as backpressure.
 MAILBOX_COMMANDS_MAX = 20_000
 MAILBOX_BYTES_MAX = 256 * 1024 * 1024
@@ -299,7 +303,7 @@ class Actor:
             self._answer(command, Answer(200, [self._status()], raw=True))
         elif head.op == Op.METRICS:
             self._answer(command, Answer(200, [self._metrics(command)], raw=True))
-        elif (refusal := self._refusal()) is not None:
+        elif (refusal := self._refusal() or self._pressure(command)) is not None:
             answer = Answer.of_error(refusal)
             total_ns = max(0, command.taken_ns - command.arrived_ns)
             answer.parts.append(performance(answer, total_ns=total_ns, waited_ns=0))
@@ -316,6 +320,21 @@ class Actor:
                 detail={"replay_progress": round(self.status.progress, 3), "outcome": "not_applied"},
             )
         return None
+
+    def _pressure(self, command: Command) -> TopicsError | None:
+        """Shed writes, which can come again, before reads; a write may ask to be queued instead."""
+        mailbox = self.mailbox
+        if command.op != Op.WRITE or (
+            mailbox.commands < PRESSURE_COMMANDS and mailbox.bytes < PRESSURE_BYTES
+        ):
+            return None
+        if b'"disable_backpressure"' in command.body and wants_queueing(command.body):
+            return None
+        return Throttled(
+            f"{mailbox.commands} requests wait in this shard",
+            retry_after_s=1,
+            detail={"retry_after_ms": 1000, "waiting": mailbox.commands},
+        )
 
     def _status(self) -> bytes:
         return cbor2.dumps(

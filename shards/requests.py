@@ -106,6 +106,21 @@ def _key_digest(key: str | UnsetType) -> bytes:
     return idempotency.digest(key)
 
 
+class _Queueing(msgspec.Struct, gc=False):
+    disable_backpressure: bool = False
+
+
+_queueing_decoder = msgspec.json.Decoder(_Queueing)
+
+
+def wants_queueing(body: bytes) -> bool:
+    """Whether a write asks to be queued rather than refused; one that cannot be read does not."""
+    try:
+        return _queueing_decoder.decode(body).disable_backpressure
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+
+
 def decode_diff(body: bytes, limits: Limits) -> Diff:
     parsed = decode_body(_diff_decoder, body)
     check_nesting(body, "body")

@@ -105,7 +105,7 @@ class Registry:
         return self._by_id.get(topic_id)
 
     def new_id(self) -> int:
-        """Ids are never reused, not even that of a topic whose creation was not finished."""
+        """An id is never reused once its topic's creation is durable, and before that nobody hears of it."""
         self._next_id += 1
         return self._next_id - 1
 

@@ -52,6 +52,7 @@ class Settings:
     allow_insecure_no_auth: bool
     probe_auth: bool
     keys: tuple[Key, ...]  # none: no authentication
+    max_inflight_per_key: int  # 0: no bound
     limits: Limits
 
     @property
@@ -213,6 +214,12 @@ API_KEYS_FILE = Variable(
     keys.FILE_NAME, "", _secret("a path"), "file that holds them instead, an entry per line"
 )
 PROBE_AUTH = Variable("TOPICS_PROBE_AUTH", "0", _flag(), "1 asks for a key on health and ready too")
+MAX_INFLIGHT_PER_KEY = Variable(
+    "TOPICS_MAX_INFLIGHT_PER_KEY",
+    "1000",
+    _integer(0, 1_000_000),
+    "requests of one key at a time; 0 is no bound",
+)
 MAX_BATCH_RECORDS = Variable(
     "TOPICS_MAX_BATCH_RECORDS", "10000", _integer(1, BATCH_RECORDS_MAX), "records in one write"
 )
@@ -239,6 +246,7 @@ VARIABLES: tuple[Variable[object], ...] = (
     API_KEYS_FILE,
     PROBE_AUTH,
     ALLOW_INSECURE_NO_AUTH,
+    MAX_INFLIGHT_PER_KEY,
     MAX_BATCH_RECORDS,
     MAX_RECORD_BYTES,
     MAX_BODY_BYTES,
@@ -264,6 +272,7 @@ def load(environ: Mapping[str, str]) -> tuple[Settings, list[UnknownName]]:
         allow_insecure_no_auth=ALLOW_INSECURE_NO_AUTH.read(environ),
         probe_auth=PROBE_AUTH.read(environ),
         keys=_keys(environ),
+        max_inflight_per_key=MAX_INFLIGHT_PER_KEY.read(environ),
         limits=Limits(
             batch_records=MAX_BATCH_RECORDS.read(environ),
             record_bytes=MAX_RECORD_BYTES.read(environ),

@@ -11,6 +11,7 @@ import secrets
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -362,3 +363,24 @@ def test_keys_that_are_not_understood_start_nothing_and_are_not_shown(
     for part in (OPS, OPS.split("-")[1], READER):
         assert part not in said
     assert not (tmp_path / "data").exists()
+
+
+def test_requests_of_one_key_are_bounded_and_others_are_not_concerned(
+    start_server: Callable[..., Server],
+) -> None:
+    server = start_server({"TOPICS_API_KEYS": "one,two", "TOPICS_MAX_INFLIGHT_PER_KEY": "2"})
+    one, two = ({"Authorization": f"Bearer {key}"} for key in ("one", "two"))
+    server.put("/v0/topics/t", {}, headers=one).ok(201)
+    with ThreadPoolExecutor(2) as pool:
+        polls = [
+            pool.submit(server.post, "/v0/topics/t/diff", {"wait_ms": 30_000}, headers=one) for _ in range(2)
+        ]
+        refused = server.wait_for(
+            "the third request to be refused",
+            lambda: found if (found := server.get("/v0/topics/t", headers=one)).status == 429 else None,
+        )
+        assert refused.failed(429, "throttled") == {"limit": "max_inflight_per_key", "max": 2}
+        assert int(refused.headers["retry-after"]) >= 1
+        server.post("/v0/topics/t", {"records": [{"data": 1}]}, headers=two).ok()
+        assert [poll.result().status for poll in polls] == [200, 200]
+    server.get("/v0/topics/t", headers=one).ok()

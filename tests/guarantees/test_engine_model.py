@@ -489,7 +489,7 @@ def _check_length(taken: int, expected: Expected, options: Fields) -> None:
 
 PROOF = os.environ.get("TOPICS_PROOF") == "1"
 EXAMPLES = settings(
-    max_examples=3000 if PROOF else 300,
+    max_examples=3000 if PROOF else 200,
     stateful_step_count=60 if PROOF else 40,
     derandomize=not PROOF,
     deadline=None,

@@ -22,6 +22,7 @@ INTEGERS = {
     "TOPICS_DRAIN_TIMEOUT_MS": (10_000, 0, 600_000),
     "TOPICS_MAX_BATCH_RECORDS": (10_000, 1, 65_534),
     "TOPICS_MAX_LIMIT": (1000, 1, 10_000),
+    "TOPICS_MAX_INFLIGHT_PER_KEY": (1000, 0, 1_000_000),
 }
 SIZES = {
     "TOPICS_WAL_FILE_BYTES": (64 * 1024**2, 1024**2, 1024**3),
@@ -119,6 +120,7 @@ def test_every_variable_reaches_its_own_field() -> None:
         "TOPICS_MAX_TAG_BYTES": "11",
         "TOPICS_MAX_NODE_BYTES": "12",
         "TOPICS_MAX_LIMIT": "13",
+        "TOPICS_MAX_INFLIGHT_PER_KEY": "14",
     }
     assert set(given) == set(ROWS) - {"TOPICS_API_KEYS_FILE"}
     assert load(given)[0] == settings.Settings(
@@ -134,6 +136,7 @@ def test_every_variable_reaches_its_own_field() -> None:
         allow_insecure_no_auth=True,
         probe_auth=True,
         keys=parse_keys("k:read"),
+        max_inflight_per_key=14,
         limits=Limits(
             batch_records=7,
             record_bytes=8,

@@ -9,7 +9,9 @@ from pathlib import Path
 import cbor2
 import pytest
 import trio
+import trio.testing
 
+from shards import actor as actor_module
 from shards.actor import Actor
 from shards.client import ShardLink
 from shards.clock import RealClock
@@ -209,3 +211,36 @@ async def test_a_recovering_or_stopping_shard_refuses_with_its_reason(served: Se
     served.actor.status.state = "stopping"
     status, answer = await served.ask(Op.GET_TOPIC, "a")
     assert (status, answer["error"]["code"]) == (503, "shutting_down")  # type: ignore[index]
+
+
+async def test_under_pressure_writes_are_refused_unless_they_ask_to_be_queued(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actor_module, "PRESSURE_COMMANDS", 3)
+    await served.ask(Op.PUT_TOPIC, "a")
+    shard, served.actor.shard = served.actor.shard, None
+    statuses: list[int] = []
+
+    async def write(**fields: object) -> None:
+        status, answer = await served.ask(Op.WRITE, "a", {"records": [{"data": 1}], **fields})
+        statuses.append(status)
+        if status == 429:
+            error = answer["error"]
+            assert isinstance(error, dict)
+            assert error["detail"]["retry_after_ms"] == 1000
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(write)
+        with trio.fail_after(10):
+            while len(statuses) < 2:
+                await trio.testing.wait_all_tasks_blocked(0.01)
+        assert statuses == [429, 429]
+        nursery.start_soon(lambda: write(disable_backpressure=True))
+        nursery.start_soon(lambda: write(disable_backpressure=False))
+        with trio.fail_after(10):
+            while len(statuses) < 3:
+                await trio.testing.wait_all_tasks_blocked(0.01)
+        served.actor.shard = shard
+        await served.raw(Op.STATUS, "", b"")
+    assert sorted(statuses) == [200, 200, 200, 200, 429, 429, 429]

@@ -1,0 +1,221 @@
+"""The same work as in topics_work.py, done by Redis Streams. Every phase starts a server and ends it."""
+
+import csv
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from benchmarks import payloads
+from benchmarks.payloads import VALUE, resp
+from benchmarks.processes import Child, run
+from benchmarks.raw_redis import FIRST_ID, STREAM, Job, Result
+from benchmarks.redis_server import Fsync, RedisServer, replay_seconds
+from benchmarks.samples import PhaseFailed, Place, Sample, Work
+from benchmarks.topics_work import LOUD_BATCH, LOUD_CONNECTIONS, READ_CONNECTIONS
+
+_FILL_BATCH = 1000
+_PHASE_SECONDS_MAX = 60.0
+# redis-benchmark counts requests, not seconds: short runs find out how many make up the time that is wanted.
+_TRIAL_REQUESTS = 500
+_TRIAL_SECONDS_MIN = 0.2
+_TRIALS_MAX = 6
+
+# Members of one entry beside its data, from its number.
+Fields = Callable[[int], tuple[bytes, ...]]
+
+
+def no_fields(_number: int) -> tuple[bytes, ...]:
+    return ()
+
+
+def own_tag(number: int) -> tuple[bytes, ...]:
+    return (b"tag", payloads.tag_of(number).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkLine:
+    """What redis-benchmark says of a run."""
+
+    per_second: float
+    p50_us: float
+    p99_us: float
+
+
+def parse_benchmark(output: str) -> BenchmarkLine:
+    """The last of the CSV lines, by the names in the first."""
+    rows = list(csv.DictReader(output.splitlines()))
+    if not rows:
+        raise ValueError(f"redis-benchmark gave no result: {output[-500:]!r}")
+    row = rows[-1]
+    return BenchmarkLine(
+        per_second=float(row["rps"]),
+        p50_us=float(row["p50_latency_ms"]) * 1000,
+        p99_us=float(row["p99_latency_ms"]) * 1000,
+    )
+
+
+def single_writes(connections: int, fsync: Fsync) -> Work:
+    """XADD of one entry over and over on each connection, by redis-benchmark."""
+
+    def work(place: Place) -> Sample:
+        with RedisServer(place.directory, place.cores.server, fsync) as server:
+            trial, written = _TRIAL_REQUESTS, 0
+            for _ in range(_TRIALS_MAX):
+                found = _benchmark(place, server, connections, trial)
+                written += trial
+                if trial / found.per_second >= _TRIAL_SECONDS_MIN:
+                    break
+                trial *= 4
+            requests = max(int(found.per_second * place.scale.seconds), connections)
+            found = _benchmark(place, server, connections, requests)
+            _check_length(server, written + requests)
+            server.stop()
+        return Sample(
+            per_second=found.per_second,
+            p50_us=found.p50_us,
+            p99_us=found.p99_us,
+            requests=requests,
+            seconds=requests / found.per_second,
+        )
+
+    return work
+
+
+def pipelined_writes(
+    pipeline: int, connections: int, fsync: Fsync, *, maxlen: int = 0, sustained: bool = False
+) -> Work:
+    """XADD in pipelines on each connection; records/s and the latency of a whole pipeline."""
+
+    def work(place: Place) -> Sample:
+        seconds = place.scale.sustained_seconds if sustained else place.scale.seconds
+        with RedisServer(place.directory, place.cores.server, fsync) as server:
+            job = Job(
+                port=server.port, connections=connections, seconds=seconds, pipeline=pipeline, maxlen=maxlen
+            )
+            result = _raw(place, job, "load")
+            if not maxlen:
+                _check_length(server, result.exchanges * pipeline)
+            server.stop()
+        return _sample(result, pipeline)
+
+    return work
+
+
+def reads(fields: Fields = no_fields, *, delete_tenth: bool = False) -> Work:
+    """XRANGE of 1000 entries at the cursors that diff gets."""
+
+    def work(place: Place) -> Sample:
+        records = place.scale.diff_records
+        with RedisServer(place.directory, place.cores.server) as server:
+            _fill(server, records, fields)
+            if delete_tenth:
+                _delete_tenth(server, records)
+            job = Job(
+                port=server.port, connections=READ_CONNECTIONS, seconds=place.scale.seconds,
+                positions=tuple(payloads.diff_positions(records)), count=payloads.DIFF_LIMIT,
+            )  # fmt: skip
+            result = _raw(place, job, "load")
+            server.stop()
+        return _sample(result, payloads.DIFF_LIMIT)
+
+    return work
+
+
+def influence(*, loud: bool) -> Work:
+    """Single XADDs on one connection, while another client writes pipelines to another stream."""
+
+    def work(place: Place) -> Sample:
+        seconds = place.scale.seconds
+        with RedisServer(place.directory, place.cores.server) as server:
+            quiet = Job(port=server.port, connections=1, seconds=seconds, stream="quiet", pipeline=1)
+            if not loud:
+                result = _raw(place, quiet, "quiet")
+            else:
+                noise = Job(
+                    port=server.port, connections=LOUD_CONNECTIONS, seconds=seconds + 2,
+                    stream="loud", pipeline=LOUD_BATCH,
+                )  # fmt: skip
+                with _start_raw(place, noise, "loud") as child:
+                    child.wait_for("the loud client to write", lambda: server.ask_number(b"XLEN", b"loud") or None)
+                    result = _raw(place, quiet, "quiet")
+                    _finish_raw(child)
+            server.stop()
+        return _sample(result, 1)
+
+    return work
+
+
+def replay(place: Place) -> Sample:
+    """Write in pipelines, SIGKILL, start again: entries/s of the file's load."""
+    records = place.scale.replay_records
+    with RedisServer(place.directory, place.cores.server) as server:
+        _fill(server, records, no_fields)
+        server.kill()
+    with RedisServer(place.directory, place.cores.server, start_number=1) as server:
+        _check_length(server, records)
+        seconds = replay_seconds(server.output())
+        server.stop()
+    return Sample(per_second=records / seconds, seconds=seconds)
+
+
+def _benchmark(place: Place, server: RedisServer, connections: int, requests: int) -> BenchmarkLine:
+    output = place.directory / f"redis-benchmark-{requests}.csv"
+    argv = [
+        "redis-benchmark", "-h", "127.0.0.1", "-p", str(server.port), "-c", str(connections),
+        "-n", str(requests), "--csv", "XADD", STREAM.decode(), "*", "data", VALUE.decode(),
+    ]  # fmt: skip
+    text = run(argv, output=output, cores=place.cores.load, within_seconds=_PHASE_SECONDS_MAX)
+    return parse_benchmark(text)
+
+
+def _start_raw(place: Place, job: Job, name: str) -> Child:
+    argv = [sys.executable, "-m", "benchmarks.raw_redis", json.dumps(asdict(job))]
+    return Child(argv, output=place.directory / f"{name}.out", cores=place.cores.load)
+
+
+def _finish_raw(child: Child, seconds: float = 0) -> Result:
+    if code := child.finish(seconds + _PHASE_SECONDS_MAX):
+        raise RuntimeError(f"the Redis client ended with {code}: {child.output()[-1000:]}")
+    return Result(**json.loads(child.output()))
+
+
+def _raw(place: Place, job: Job, name: str) -> Result:
+    with _start_raw(place, job, name) as child:
+        return _finish_raw(child, job.seconds)
+
+
+def _fill(server: RedisServer, records: int, fields: Fields) -> None:
+    for first in range(0, records, _FILL_BATCH):
+        numbers = range(first, min(first + _FILL_BATCH, records))
+        commands = [
+            resp(b"XADD", STREAM, b"%d-0" % (FIRST_ID + number + 1), b"data", VALUE, *fields(number))
+            for number in numbers
+        ]
+        server.feed(commands, lines_per_reply=2)
+
+
+def _delete_tenth(server: RedisServer, records: int) -> None:
+    numbers = range(0, records, 10)
+    ids = [b"%d-0" % (FIRST_ID + number + 1) for number in numbers]
+    for first in range(0, len(ids), _FILL_BATCH):
+        server.ask_number(b"XDEL", STREAM, *ids[first : first + _FILL_BATCH])
+    _check_length(server, records - len(ids))
+
+
+def _check_length(server: RedisServer, expected: int) -> None:
+    length = server.ask_number(b"XLEN", STREAM)
+    if length < expected:
+        raise PhaseFailed(f"{expected} entries were acknowledged, the stream holds {length}")
+
+
+def _sample(result: Result, records_per_exchange: int) -> Sample:
+    return Sample(
+        per_second=result.exchanges * records_per_exchange / result.seconds,
+        p50_us=result.p50_us,
+        p99_us=result.p99_us,
+        requests=result.exchanges,
+        seconds=result.seconds,
+    )
+
+
