@@ -3,15 +3,17 @@
 Only groups that were started here are ever signalled. Every wait has an end.
 """
 
+import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS_MAX = 60.0
@@ -117,6 +119,18 @@ class Child:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(STOP_SECONDS_MAX)
+
+
+def start_client(module: str, job: object, *, output: Path, cores: frozenset[int]) -> Child:
+    """A client of ours, which takes its job as JSON and gives its result as JSON."""
+    return Child([sys.executable, "-m", module, json.dumps(job)], output=output, cores=cores)
+
+
+def client_result(child: Child, within_seconds: float) -> dict[str, Any]:
+    if code := child.finish(within_seconds):
+        raise RuntimeError(f"the client ended with {code}: {child.output()[-1000:]}")
+    result: dict[str, Any] = json.loads(child.output())
+    return result
 
 
 def run(argv: Sequence[str], *, output: Path, cores: frozenset[int], within_seconds: float) -> str:

@@ -1,18 +1,16 @@
 """The same work as in topics_work.py, done by Redis Streams. Every phase starts a server and ends it."""
 
 import csv
-import json
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from benchmarks import payloads
 from benchmarks.payloads import VALUE, resp
-from benchmarks.processes import Child, run
+from benchmarks.processes import client_result, run, start_client
 from benchmarks.raw_redis import FIRST_ID, STREAM, Job, Result
 from benchmarks.redis_server import Fsync, RedisServer, replay_seconds
 from benchmarks.samples import PhaseFailed, Place, Sample, Work
-from benchmarks.topics_work import LOUD_BATCH, LOUD_CONNECTIONS, READ_CONNECTIONS
+from benchmarks.topics_work import READ_CONNECTIONS
 
 _FILL_BATCH = 1000
 _PHASE_SECONDS_MAX = 60.0
@@ -93,7 +91,7 @@ def pipelined_writes(
             job = Job(
                 port=server.port, connections=connections, seconds=seconds, pipeline=pipeline, maxlen=maxlen
             )
-            result = _raw(place, job, "load")
+            result = _raw(place, job)
             if not maxlen:
                 _check_length(server, result.exchanges * pipeline)
             server.stop()
@@ -115,33 +113,9 @@ def reads(fields: Fields = no_fields, *, delete_tenth: bool = False) -> Work:
                 port=server.port, connections=READ_CONNECTIONS, seconds=place.scale.seconds,
                 positions=tuple(payloads.diff_positions(records)), count=payloads.DIFF_LIMIT,
             )  # fmt: skip
-            result = _raw(place, job, "load")
+            result = _raw(place, job)
             server.stop()
         return _sample(result, payloads.DIFF_LIMIT)
-
-    return work
-
-
-def influence(*, loud: bool) -> Work:
-    """Single XADDs on one connection, while another client writes pipelines to another stream."""
-
-    def work(place: Place) -> Sample:
-        seconds = place.scale.seconds
-        with RedisServer(place.directory, place.cores.server) as server:
-            quiet = Job(port=server.port, connections=1, seconds=seconds, stream="quiet", pipeline=1)
-            if not loud:
-                result = _raw(place, quiet, "quiet")
-            else:
-                noise = Job(
-                    port=server.port, connections=LOUD_CONNECTIONS, seconds=seconds + 2,
-                    stream="loud", pipeline=LOUD_BATCH,
-                )  # fmt: skip
-                with _start_raw(place, noise, "loud") as child:
-                    child.wait_for("the loud client to write", lambda: server.ask_number(b"XLEN", b"loud") or None)
-                    result = _raw(place, quiet, "quiet")
-                    _finish_raw(child)
-            server.stop()
-        return _sample(result, 1)
 
     return work
 
@@ -169,20 +143,10 @@ def _benchmark(place: Place, server: RedisServer, connections: int, requests: in
     return parse_benchmark(text)
 
 
-def _start_raw(place: Place, job: Job, name: str) -> Child:
-    argv = [sys.executable, "-m", "benchmarks.raw_redis", json.dumps(asdict(job))]
-    return Child(argv, output=place.directory / f"{name}.out", cores=place.cores.load)
-
-
-def _finish_raw(child: Child, seconds: float = 0) -> Result:
-    if code := child.finish(seconds + _PHASE_SECONDS_MAX):
-        raise RuntimeError(f"the Redis client ended with {code}: {child.output()[-1000:]}")
-    return Result(**json.loads(child.output()))
-
-
-def _raw(place: Place, job: Job, name: str) -> Result:
-    with _start_raw(place, job, name) as child:
-        return _finish_raw(child, job.seconds)
+def _raw(place: Place, job: Job) -> Result:
+    output = place.directory / "load.out"
+    with start_client("benchmarks.raw_redis", asdict(job), output=output, cores=place.cores.load) as child:
+        return Result(**client_result(child, job.seconds + _PHASE_SECONDS_MAX))
 
 
 def _fill(server: RedisServer, records: int, fields: Fields) -> None:
@@ -217,5 +181,3 @@ def _sample(result: Result, records_per_exchange: int) -> Sample:
         requests=result.exchanges,
         seconds=result.seconds,
     )
-
-

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from benchmarks import payloads, redis_work, topics_work
+from benchmarks import influence, payloads, redis_work, topics_work
 from benchmarks.redis_server import Fsync
 from benchmarks.samples import Headline, Work
 
@@ -41,9 +41,9 @@ class Row:
     free_bytes_min: int = 0
 
 
-def _single(connections: int, durability: str, fsync: Fsync, **more: Target | bool) -> Row:
-    target, quick = more.get("target"), bool(more.get("quick"))
-    assert target is None or isinstance(target, Target)
+def _single(
+    connections: int, durability: str, fsync: Fsync, *, target: Target | None = None, quick: bool = False
+) -> Row:
     plural = "s" if connections > 1 else ""
     return Row(
         name=f"write_1x200B_c{connections}_{durability}",
@@ -74,7 +74,9 @@ def _capped(*, sustained: bool) -> Row:
     burst = "write_100x200B_c32_disk_capped"
     return Row(
         name=f"{burst}_sustained" if sustained else burst,
-        title="the same sustained for a minute" if sustained else "100-record batches, cap of 1 M records, burst",
+        title="the same sustained for a minute"
+        if sustained
+        else "100-record batches, cap of 1 M records, burst",
         ours=topics_work.writes(100, 32, {"cap_records": SUSTAINED_CAP_RECORDS}, sustained=sustained),
         redis=redis_work.pipelined_writes(
             100, 32, "everysec", maxlen=SUSTAINED_CAP_RECORDS, sustained=sustained
@@ -143,9 +145,10 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         name=_ALONE,
-        title="1-record writes, 1 connection, nobody else",
-        ours=topics_work.influence(loud=False, priority=0),
-        redis=redis_work.influence(loud=False),
+        title="400 single writes/s, nobody else: latency",
+        uses_wrk=False,
+        ours=influence.on_topics(loud=False, priority=0),
+        redis=influence.on_redis(loud=False),
         peer="XADD",
         headline="p99_us",
         quick=True,
@@ -153,8 +156,8 @@ ROWS: tuple[Row, ...] = (
     Row(
         name="influence_equal_priority",
         title="the same beside a client at full speed on another topic, equal priority",
-        ours=topics_work.influence(loud=True, priority=0),
-        redis=redis_work.influence(loud=True),
+        ours=influence.on_topics(loud=True, priority=0),
+        redis=influence.on_redis(loud=True),
         peer="XADD beside XADD pipelined by 100",
         headline="p99_us",
         base=_ALONE,
@@ -163,7 +166,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         name="influence_priority_1000",
         title="the same at priority 1000",
-        ours=topics_work.influence(loud=True, priority=1000),
+        ours=influence.on_topics(loud=True, priority=1000),
         peer="none: Redis has no priorities",
         headline="p99_us",
         base=_ALONE,
@@ -185,13 +188,18 @@ ROWS: tuple[Row, ...] = (
 def chosen(pattern: str | None, *, quick: bool, long: bool) -> list[Row]:
     """The rows of a run, in the table's order; a row brings its base along.
 
-    `pattern` matches any part of a name, or the whole name where it has wildcards, and chooses from all
-    rows; without it --quick and --long decide.
+    `pattern` matches any part of a name, or the whole name where it has wildcards; with one, --quick leaves
+    no row out. Rows that take minutes come with --long alone.
     """
-    if pattern is None:
-        rows = [row for row in ROWS if (row.quick or not quick) and (long or not row.long)]
-    else:
-        wanted = pattern if any(sign in pattern for sign in "*?[") else f"*{pattern}*"
-        rows = [row for row in ROWS if fnmatchcase(row.name, wanted)]
+    wanted = pattern or "*"
+    if not any(sign in wanted for sign in "*?["):
+        wanted = f"*{wanted}*"
+    rows = [
+        row
+        for row in ROWS
+        if fnmatchcase(row.name, wanted)
+        and (long or not row.long)
+        and (row.quick or not quick or pattern is not None)
+    ]
     names = {row.name for row in rows} | {row.base for row in rows}
     return [row for row in ROWS if row.name in names]

@@ -6,12 +6,9 @@ from typing import Any
 
 from benchmarks import payloads, wrk
 from benchmarks.payloads import Extras, no_extras
-from benchmarks.processes import Child
 from benchmarks.samples import PhaseFailed, Place, Sample, Work
 from benchmarks.topics_server import TopicsServer
 
-LOUD_CONNECTIONS = 32
-LOUD_BATCH = 100
 READ_CONNECTIONS = 32
 _TOPIC = "bench"
 _OLD = b'{"match":"old"}'
@@ -19,12 +16,16 @@ _OLD = b'{"match":"old"}'
 
 def writes(batch: int, connections: int, config: Mapping[str, Any], *, sustained: bool = False) -> Work:
     """POST of `batch` records over and over on each connection; records/s and a request's latency."""
+    query = "?return_seqs=false" if batch > 1 else ""
 
     def work(place: Place) -> Sample:
         seconds = place.scale.sustained_seconds if sustained else place.scale.seconds
         with TopicsServer(place.directory, place.cores.server) as server:
             server.create(_TOPIC, config)
-            load = _write_load(server, _TOPIC, batch, connections, seconds)
+            load = wrk.Load(
+                port=server.port, path=f"/v0/topics/{_TOPIC}{query}", bodies=[payloads.write_body(batch)],
+                connections=connections, seconds=seconds,
+            )  # fmt: skip
             report = load.run(place.directory, "load", place.cores.load)
             acknowledged = (report.requests - report.refused) * batch
             head = server.head(_TOPIC)
@@ -36,9 +37,7 @@ def writes(batch: int, connections: int, config: Mapping[str, Any], *, sustained
     return work
 
 
-def reads(
-    options: Mapping[str, Any], extras: Extras = no_extras, *, delete_tenth: bool = False
-) -> Work:
+def reads(options: Mapping[str, Any], extras: Extras = no_extras, *, delete_tenth: bool = False) -> Work:
     """Diff of 1000 records at many cursors; records/s as they were returned."""
 
     def work(place: Place) -> Sample:
@@ -65,31 +64,6 @@ def reads(
     return work
 
 
-def influence(*, loud: bool, priority: int) -> Work:
-    """Single writes on one connection, while another client writes batches to another topic."""
-
-    def work(place: Place) -> Sample:
-        seconds = place.scale.seconds
-        with TopicsServer(place.directory, place.cores.server) as server:
-            server.create("quiet", {"priority": priority})
-            server.create("loud", {"priority": 0})
-            quiet = _write_load(server, "quiet", 1, 1, seconds)
-            if not loud:
-                report = quiet.run(place.directory, "quiet", place.cores.load)
-                detail: dict[str, float] = {}
-            else:
-                # It outlasts the measured client, so it is never let up on.
-                noise = _write_load(server, "loud", LOUD_BATCH, LOUD_CONNECTIONS, seconds + 2)
-                with noise.start(place.directory, "loud", place.cores.load) as child:
-                    child.wait_for("the loud client to write", lambda: server.head("loud") or None)
-                    report = quiet.run(place.directory, "quiet", place.cores.load)
-                    detail = _loud_detail(child, noise.seconds)
-            server.stop()
-        return _sample(report, records_per_request=1, detail=detail)
-
-    return work
-
-
 def replay(place: Place) -> Sample:
     """Write in batches, SIGKILL everything, start again: records/s of the log's replay."""
     records = place.scale.replay_records
@@ -108,30 +82,12 @@ def replay(place: Place) -> Sample:
     return Sample(per_second=records / seconds, seconds=seconds, detail={"bytes": int(told[0]["bytes"])})
 
 
-def _write_load(server: TopicsServer, topic: str, batch: int, connections: int, seconds: int) -> wrk.Load:
-    query = "?return_seqs=false" if batch > 1 else ""
-    return wrk.Load(
-        port=server.port, path=f"/v0/topics/{topic}{query}", bodies=[payloads.write_body(batch)],
-        connections=connections, seconds=seconds,
-    )  # fmt: skip
-
-
-def _loud_detail(child: Child, seconds: int) -> dict[str, float]:
-    report = wrk.finished(child, seconds)
-    return {
-        "loud_records_per_second": report.answered_well_per_second * LOUD_BATCH,
-        "loud_failures": report.refused + report.broken,
-    }
-
-
 def _check_diff(answer: Any, body: bytes) -> None:
     if len(answer["records"]) != payloads.DIFF_LIMIT or answer["tombstone"] is not None:
         raise PhaseFailed(f"diff {json.loads(body)} returned {len(answer['records'])} records")
 
 
-def _sample(
-    report: wrk.Report, *, records_per_request: int, detail: Mapping[str, float] | None = None
-) -> Sample:
+def _sample(report: wrk.Report, *, records_per_request: int) -> Sample:
     return Sample(
         per_second=report.answered_well_per_second * records_per_request,
         p50_us=report.p50_us,
@@ -139,5 +95,4 @@ def _sample(
         requests=report.requests,
         failures=report.refused + report.broken,
         seconds=report.seconds,
-        detail=detail or {},
     )

@@ -136,7 +136,9 @@ async def _answer(gateway: Gateway, request: Request) -> Response:
     if auth.needed_scopes(route.scope) & CHANGING_SCOPES:
         check_origin(headers.get("origin"), headers.get("host"), gateway.own_names)
     if gateway.draining and route.scope != "none":
-        raise errors.ShuttingDown("the server is shutting down; the request was not applied")
+        raise errors.ShuttingDown(
+            "the server is shutting down; the request was not applied", detail={"outcome": "not_applied"}
+        )
     if headers.get("transfer-encoding") and headers.get("content-length"):
         raise errors.InvalidRequest(
             "Content-Length and Transfer-Encoding exclude each other", field="Content-Length"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.effects import Ask, Effect, Handling, ReadBody
 from gateway.http import Headers, Request, Response, error_response, path_of
-from gateway.lane.parsing import H2_PREFACE, PIPELINE_MAX, BadRequest, Head, RequestParser, UnknownMethod
+from gateway.lane.parsing import H2_PREFACE, BadRequest, Body, Head, head_end, parse_head
 from topics.errors import InvalidRequest, PayloadTooLarge, TopicsError
 from topics.protocol.messages import INLINE_BYTES_MAX
 
@@ -58,18 +58,18 @@ class Lane(Protocol):
 
 class Connection:
     __slots__ = (
+        "_body",
         "_body_limit",
+        "_buffer",
         "_close_after",
-        "_first",
         "_handling",
         "_head",
         "_lane",
         "_lingering",
         "_out",
-        "_parser",
-        "_refusal",
-        "_request",
+        "_running",
         "_ticket",
+        "_untouched",
         "closed",
         "deadline",
         "fd",
@@ -86,28 +86,30 @@ class Connection:
         self.closed = False
         self.peer_done = False
         self.deadline = time.monotonic() + HEAD_S
-        self._parser = RequestParser()
-        # Bytes since the last moment between two requests, kept until we know whether they are ours.
-        self._first = b""
+        # What has arrived and was not looked at yet.
+        self._buffer = b""
+        # Nothing of this connection has been taken for HTTP/1.1 so far.
+        self._untouched = True
         self._head: Head | None = None
-        self._request: Request | None = None
+        self._body: Body | None = None
         self._handling: Handling[Response] | None = None
         self._ticket: Ticket | None = None
         self._body_limit: int | None = None
-        self._refusal: BadRequest | None = None
         self._out: memoryview | None = None
         self._close_after = False
         self._lingering = False
+        self._running = False
 
     @property
     def idle(self) -> bool:
-        return self._handling is None and self._out is None and not self._parser.in_request
+        return self._handling is None and self._out is None and not self._buffer
 
     @property
     def wants_read(self) -> bool:
-        if self.peer_done or self._refusal is not None:
+        """What was sent ahead of an answer waits in the kernel, apart from one receive."""
+        if self.peer_done or self._out is not None:
             return False
-        return self._out is None and len(self._parser.heads) < PIPELINE_MAX
+        return self._lingering or self._handling is None or self._body_limit is not None
 
     @property
     def wants_write(self) -> bool:
@@ -124,60 +126,74 @@ class Connection:
             self.close()
             return
         if not data:
-            self._on_peer_done()
+            self.on_peer_done()
         elif not self._lingering:
-            self._take(data)
+            if self.idle:
+                self.deadline = time.monotonic() + HEAD_S
+            self._buffer = self._buffer + data if self._buffer else data
+            self._run()
 
-    def _on_peer_done(self) -> None:
+    def on_peer_done(self) -> None:
+        """The peer sends no more. It may still want its answers; if it has left, it will not take them."""
+        if self.peer_done:
+            return
         self.peer_done = True
-        if self._handling is None and self._out is None:
-            self.close()
-        elif self._body_limit is not None:
-            # The rest of the body will never come.
+        if self._body_limit is not None or (self._handling is None and self._out is None):
             self.close()
         else:
-            # It may only have said that it sends no more; one that has left would not take an answer.
             self.deadline = time.monotonic() + HALF_CLOSED_S
             self._lane.rearm(self)
 
-    def _take(self, data: bytes) -> None:
-        if self._handling is None and not self._parser.in_request and not self._parser.heads:
-            self._first = b""
-            self.deadline = time.monotonic() + HEAD_S
-        if self._head is None:
-            self._first += data
-            if self._first.startswith(H2_PREFACE):
-                self._lane.hand_over(self, self._first)
-                return
-            if H2_PREFACE.startswith(self._first):
-                return
-            data = self._first if len(self._first) > len(data) and not self._parser.in_request else data
+    def _run(self) -> None:
+        """Do what can be done with what has arrived. Answers that are there at once do not nest."""
+        if self._running:
+            return
+        self._running = True
         try:
-            self._parser.feed(data)
-        except UnknownMethod as error:
-            self._hand_over(error, heads=0)
-            return
-        except BadRequest as error:
-            self._refusal = error
-        if self._parser.upgrade:
-            behind = BadRequest("an upgrade may not follow requests that are not answered yet")
-            self._hand_over(behind, heads=1)
-            return
-        if self._body_limit is not None:
-            self._on_body()
-        self._start_next()
+            while not self.closed and self._step():
+                pass
+        finally:
+            self._running = False
+        if not self.closed:
+            self._lane.rearm(self)
 
-    def _hand_over(self, otherwise: BadRequest, *, heads: int) -> None:
-        """Give the connection away, if nothing of it but this request has been looked at."""
-        if len(self._parser.heads) == heads and self._handling is None:
-            self._lane.hand_over(self, self._first)
-        else:
-            self._refusal = otherwise
-            self._start_next()
+    def _step(self) -> bool:
+        """One step forward; False if the next one has to wait."""
+        if self._out is not None or self._close_after:
+            return False
+        if self._handling is not None:
+            return self._body_limit is not None and bool(self._buffer) and self._continue_body()
+        if not self._buffer:
+            if self.peer_done:
+                self.close()
+            return False
+        try:
+            return self._begin()
+        except BadRequest as error:
+            self._refuse(error)
+            return False
+
+    def _begin(self) -> bool:
+        """Take the next head from the buffer, if it is complete."""
+        data = self._buffer
+        if self._untouched and H2_PREFACE.startswith(data[: len(H2_PREFACE)]):
+            if len(data) >= len(H2_PREFACE):
+                self._lane.hand_over(self, data)
+            return False
+        self._untouched = False
+        end = head_end(data)
+        if end < 0:
+            return False
+        head = parse_head(data[:end] if end < len(data) else data)
+        if head.upgrade:
+            self._lane.hand_over(self, data)
+            return False
+        self._buffer = data[end:]
+        self._handle(head)
+        return True
 
     def _refuse(self, error: BadRequest) -> None:
         """The last answer of this connection: what follows cannot be told from what went wrong."""
-        self._refusal = None
         refused = InvalidRequest(f"not a valid HTTP request: {error}", field="request")
         response = error_response(refused, time.monotonic_ns())
         response.status = error.status
@@ -187,25 +203,17 @@ class Connection:
 
     # -- handling
 
-    def _start_next(self) -> None:
-        if self._handling is not None or self._out is not None or self._close_after:
-            return
-        if not self._parser.heads:
-            if self._refusal is not None:
-                self._refuse(self._refusal)
-            return
-        head = self._head = self._parser.heads.popleft()
-        # It is ours, and the bytes of a head hold its token.
-        self._first = b""
+    def _handle(self, head: Head) -> None:
         path, _, query = path_of(head.target).partition(b"?")
-        request = self._request = Request(
+        request = Request(
             method=head.method.decode("ascii"),
             raw_path=path,
             query_string=query,
             headers=Headers(head.headers),
             arrived_ns=time.monotonic_ns(),
         )
-        self.deadline = _FOREVER
+        self._head, self._body = head, head.body()
+        self.deadline = time.monotonic() + HALF_CLOSED_S if self.peer_done else _FOREVER
         self._lane.gateway.under_way += 1
         self._handling = self._lane.handle(request)
         self._advance(self._handling.send, None)
@@ -220,27 +228,22 @@ class Connection:
             except StopIteration as done:
                 self._finish(done.value)
                 return
-            if isinstance(effect, ReadBody):
-                try:
-                    body = self._body(effect.limit_bytes)
-                except TopicsError as error:
-                    step, value = handling.throw, error
-                    continue
-                if body is None:
-                    return
-                step, value = handling.send, body
-            elif isinstance(effect, Ask) and len(effect.body) <= INLINE_BYTES_MAX:
-                try:
+            try:
+                if isinstance(effect, ReadBody):
+                    body = self._read_body(effect.limit_bytes)
+                    if body is None:
+                        return
+                    step, value = handling.send, body
+                elif isinstance(effect, Ask) and len(effect.body) <= INLINE_BYTES_MAX:
                     self._ticket = effect.link.submit(
                         effect.op, effect.topic, effect.params, effect.body, effect.arrived_ns, self.resume
                     )
-                except TopicsError as error:
-                    step, value = handling.throw, error
-                    continue
-                return
-            else:
-                self._lane.in_task(self, effect)
-                return
+                    return
+                else:
+                    self._lane.in_task(self, effect)
+                    return
+            except TopicsError as error:
+                step, value = handling.throw, error
 
     def resume(self, result: Any, error: Exception | None) -> None:
         """What the handler waited for is there."""
@@ -251,45 +254,65 @@ class Connection:
             self._advance(self._handling.throw, error)
         else:
             self._advance(self._handling.send, result)
+        self._run()
 
-    def _body(self, limit_bytes: int) -> bytes | None:
+    def _read_body(self, limit_bytes: int) -> bytes | None:
         """The body if it is complete; else None, and the handler is resumed when it is."""
-        head = self._head
-        assert head is not None
-        if head.received_bytes > limit_bytes:
+        body = self._body
+        assert body is not None
+        assert self._head is not None
+        if not body.complete and self._buffer:
+            self._feed(body)
+        if body.received_bytes > limit_bytes:
             raise PayloadTooLarge(limit_bytes)
-        if head.complete:
-            return head.parts[0] if len(head.parts) == 1 else b"".join(head.parts)
-        if (head.header(b"expect") or b"").lower() == b"100-continue" and not head.received_bytes:
+        if body.complete:
+            return body.whole()
+        if self._body_limit is None and not body.received_bytes and self._head.expects_continue():
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._body_limit = limit_bytes
         self.deadline = time.monotonic() + BODY_IDLE_S
         return None
 
-    def _on_body(self) -> None:
-        limit_bytes, self._body_limit = self._body_limit, None
+    def _feed(self, body: Body) -> None:
+        """Give the body what has arrived of it. Broken framing ends the connection after the answer."""
+        data, self._buffer = self._buffer, b""
+        try:
+            self._buffer = body.feed(data)
+        except BadRequest as error:
+            self._close_after = True
+            raise InvalidRequest(f"not a valid HTTP request: {error}", field="request") from None
+
+    def _continue_body(self) -> bool:
+        limit_bytes = self._body_limit
         assert limit_bytes is not None
         assert self._handling is not None
         try:
-            body = self._body(limit_bytes)
+            body = self._read_body(limit_bytes)
         except TopicsError as error:
+            self._body_limit = None
             self._advance(self._handling.throw, error)
-            return
-        if body is not None:
-            self.deadline = _FOREVER
-            self._advance(self._handling.send, body)
+            return True
+        if body is None:
+            return False
+        self._body_limit = None
+        self.deadline = _FOREVER
+        self._advance(self._handling.send, body)
+        return True
 
     # -- answering
 
     def _finish(self, response: Response) -> None:
-        head = self._head
+        head, body = self._head, self._body
         assert head is not None
-        self._handling = self._request = None
+        assert body is not None
+        self._handling = self._body_limit = None
         self._lane.gateway.under_way -= 1
-        if not head.complete:
-            head.discard = True
-            head.parts.clear()
-        if not head.complete or not head.keep_alive or self.peer_done or self._lane.gateway.draining:
+        if not body.complete and self._buffer and not self._close_after:
+            try:
+                self._feed(body)
+            except InvalidRequest:
+                self._close_after = True
+        if not body.complete or not head.keep_alive or self._lane.gateway.draining:
             self._close_after = True
         self._send(response)
 
@@ -300,7 +323,6 @@ class Connection:
             lines.append(b"connection: close\r\n")
         lines.append(b"\r\n")
         lines.append(response.body)
-        self._head = None
         self._write(b"".join(lines))
         if self._out is None:
             self._after_answer()
@@ -318,7 +340,6 @@ class Connection:
         if sent < len(data):
             self._out = memoryview(data)[sent:]
             self.deadline = time.monotonic() + WRITE_STALL_S
-            self._lane.rearm(self)
 
     def on_writable(self) -> None:
         if self._out is None:
@@ -335,34 +356,28 @@ class Connection:
         if not self._out:
             self._out = None
             self._after_answer()
+            self._run()
 
     def _after_answer(self) -> None:
-        if self.closed:
+        if self.closed or self._handling is not None:
+            # "100 Continue" is not the answer itself.
             return
-        if self._handling is not None:
-            # It was "100 Continue": the answer itself is still to come.
-            self._lane.rearm(self)
-        elif self._close_after:
-            self._linger()
-        elif self.peer_done and not self._parser.heads:
-            self.close()
+        unread = self._body is not None and not self._body.complete
+        self._head = self._body = None
+        if self._close_after:
+            self._linger() if unread and not self.peer_done else self.close()
         else:
-            self.deadline = time.monotonic() + (HEAD_S if self._parser.in_request else IDLE_S)
-            self._lane.rearm(self)
-            self._start_next()
+            self.deadline = time.monotonic() + (HEAD_S if self._buffer else IDLE_S)
 
     def _linger(self) -> None:
-        if self.peer_done or not self._parser.in_request:
-            self.close()
-            return
+        """Say that nothing follows, and read away what is still coming, for a moment."""
         self._lingering = True
+        self._buffer = b""
         self.deadline = time.monotonic() + LINGER_S
         try:
             self.sock.shutdown(socket.SHUT_WR)
         except OSError:
             self.close()
-            return
-        self._lane.rearm(self)
 
     # -- the end
 
@@ -372,6 +387,7 @@ class Connection:
             self._body_limit = None
             silence = InvalidRequest(f"the body stopped arriving for {BODY_IDLE_S:.0f} s", field="body")
             self._advance(self._handling.throw, silence)
+            self._run()
         else:
             self.close()
 

@@ -8,6 +8,8 @@ import logging
 import socket
 import time
 from contextlib import suppress
+from email.utils import formatdate
+from http import HTTPStatus
 from typing import Final, cast
 
 import trio
@@ -20,7 +22,7 @@ from hypercorn.utils import wrap_app
 
 from gateway.app import GatewayApp
 from gateway.http import error_response
-from gateway.lane.parsing import H2_PREFACE, BadRequest, RequestParser, UnknownMethod
+from gateway.lane.parsing import H2_PREFACE, BadRequest, Body, head_end, parse_head
 from topics.errors import InvalidRequest
 
 log = logging.getLogger(__name__)
@@ -69,63 +71,82 @@ class HypercornDoor:
             log.exception("connection.failed")
 
 
+class _Guard:
+    """Checks the heads of an HTTP/1.1 stream on their way to somebody else."""
+
+    def __init__(self) -> None:
+        self.heads = 0
+        self._held = b""
+        self._body: Body | None = None
+        self._untouched = True
+        self._over = False
+
+    def check(self, data: bytes) -> None:
+        """Raises BadRequest."""
+        if self._over:
+            return
+        data, self._held = self._held + data, b""
+        if self._untouched and H2_PREFACE.startswith(data[: len(H2_PREFACE)]):
+            self._held = data
+            # HTTP/2 has a framing of its own; what comes is not ours to judge.
+            self._over = len(data) >= len(H2_PREFACE)
+            return
+        self._untouched = False
+        while data and not self._over:
+            if self._body is not None and not self._body.complete:
+                data = self._body.feed(data)
+                self._body.forget()
+                continue
+            end = head_end(data)
+            if end < 0:
+                self._held = data
+                return
+            head = parse_head(data[:end])
+            self.heads += 1
+            self._over = head.upgrade
+            self._body, data = head.body(), data[end:]
+
+
 class _GuardedStream:
     """A connection whose first bytes were read already, and whose HTTP/1.1 heads are checked on the way."""
 
     def __init__(self, stream: trio.SocketStream, data: bytes) -> None:
         self._stream = stream
         self._data = data
-        self._seen = b""
-        self._parser: RequestParser | None = RequestParser()
+        self._guard = _Guard()
+        self._answers = 0
         self.socket = stream.socket
 
     async def receive_some(self, max_bytes: int = RECEIVE_BYTES) -> bytes:
         data, self._data = self._data, b""
         if not data:
             data = bytes(await self._stream.receive_some(max_bytes))
-        if data and self._parser is not None:
-            try:
-                self._check(self._parser, data)
-            except BadRequest as error:
-                await self._refuse(error)
-                raise trio.ClosedResourceError from error
+        try:
+            self._guard.check(data)
+        except BadRequest as error:
+            await self._refuse(error)
+            raise trio.ClosedResourceError from error
         return data
 
-    def _check(self, parser: RequestParser, data: bytes) -> None:
-        if len(self._seen) < len(H2_PREFACE):
-            self._seen += data[: len(H2_PREFACE)]
-            if H2_PREFACE.startswith(self._seen[: len(H2_PREFACE)]):
-                # HTTP/2 has a framing of its own; what comes is not ours to judge.
-                if len(self._seen) >= len(H2_PREFACE):
-                    self._parser = None
-                return
-            data = self._seen if len(self._seen) > len(data) else data
-        try:
-            parser.feed(data)
-        except UnknownMethod:
-            # Hypercorn knows it, and the route table refuses it.
-            self._parser = None
-        for head in parser.heads:
-            head.discard = True
-            head.parts.clear()
-        parser.heads.clear()
-        if parser.upgrade:
-            self._parser = None
-
     async def _refuse(self, error: BadRequest) -> None:
+        """Answer, unless an earlier request still waits for its own; and end the connection."""
         refused = InvalidRequest(f"not a valid HTTP request: {error}", field="request")
-        response = error_response(refused, time.monotonic_ns())
+        body = error_response(refused, time.monotonic_ns()).body
         head = (
-            f"HTTP/1.1 {error.status} Bad Request\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(response.body)}\r\nconnection: close\r\n\r\n"
+            f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n"
+            f"date: {formatdate(usegmt=True)}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
-        with suppress(trio.BrokenResourceError):
-            await self.send_all(head.encode() + response.body)
+        with suppress(trio.BrokenResourceError, trio.BusyResourceError):
+            if self._guard.heads <= self._answers:
+                await self._stream.send_all(head.encode() + body)
             await self._stream.send_eof()
         # Hypercorn would wait for the connection to be idle long enough.
         await self._stream.aclose()
 
     async def send_all(self, data: bytes) -> None:
+        # Hypercorn sends the head of an answer by itself; 1xx are not answers.
+        self._answers += data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 1")
         await self._stream.send_all(data)
 
     async def send_eof(self) -> None:

@@ -1,21 +1,27 @@
-"""One HTTP/1.1 request after another out of a byte stream. Strict, and without sockets.
+"""HTTP/1.1 requests out of a byte stream: where a head ends, what it says, how its body is framed.
 
-llhttp refuses what request smuggling is made of: Content-Length beside Transfer-Encoding, repeated
-lengths, folded lines, bare LF, spaces before a colon. Added here: bounds on the head, the two versions
-that we speak, and one Host.
+No sockets. Strict, because everything that two parsers may read differently is how requests are smuggled:
+  * A head ends at an empty line; a bare LF anywhere in it is refused at once. llhttp judges its lines:
+    folded ones, spaces before a colon, repeated lengths, Content-Length beside Transfer-Encoding.
+  * The only transfer coding is `chunked`. Chunk sizes, extensions and trailers are bounded.
+  * One head is looked at at a time; what follows stays in the caller's hands, so every boundary is exact.
 """
 
-from collections import deque
-from typing import Final
+import re
+from typing import Final, Protocol
 
 import httptools
 
 HEAD_BYTES_MAX: Final = 16 * 1024
 HEADERS_MAX: Final = 100
-# Requests that a client may send ahead of its answers before we stop listening to it.
-PIPELINE_MAX: Final = 32
+CHUNK_LINE_BYTES_MAX: Final = 1024
 
 H2_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+_TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
+_CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[^\r\n]*)?")
+# llhttp knows a fixed list of methods; one that it does not know is judged under this name.
+_ANY_METHOD: Final = b"PATCH"
 
 
 class BadRequest(Exception):
@@ -26,24 +32,10 @@ class BadRequest(Exception):
         self.status = status
 
 
-class UnknownMethod(BadRequest):
-    """Not one of llhttp's methods. It may still be a good request, and then its answer is 405."""
-
-
 class Head:
-    """A request as it arrives: complete when `complete` is set, its body so far in `parts`."""
+    """What a request's head says."""
 
-    __slots__ = (
-        "complete",
-        "discard",
-        "headers",
-        "keep_alive",
-        "method",
-        "parts",
-        "received_bytes",
-        "target",
-        "version",
-    )
+    __slots__ = ("chunked", "headers", "keep_alive", "length", "method", "target", "upgrade", "version")
 
     def __init__(self) -> None:
         self.method = b""
@@ -51,87 +43,206 @@ class Head:
         self.version = ""
         self.headers: list[tuple[bytes, bytes]] = []
         self.keep_alive = False
-        self.complete = False
-        self.parts: list[bytes] = []
-        self.received_bytes = 0
-        # Nobody wants the rest of the body.
-        self.discard = False
-
-    def header(self, name: bytes) -> bytes | None:
-        """The first header of this lower-case name."""
-        for known, value in self.headers:
-            if known.lower() == name:
-                return value
-        return None
-
-
-class RequestParser:
-    """Feed it bytes; take requests from `heads` as their heads are complete."""
-
-    def __init__(self) -> None:
-        self.heads: deque[Head] = deque()
         self.upgrade = False
-        self._parser = httptools.HttpRequestParser(self)
-        self._current = Head()
-        self._head_bytes = 0
-        self._in_head = True
-
-    @property
-    def in_request(self) -> bool:
-        """Whether a request has begun that is not complete."""
-        return self._head_bytes > 0 or not self._in_head
-
-    def feed(self, data: bytes) -> None:
-        """Raises BadRequest. After `upgrade` is set the rest of the stream is not ours to parse."""
-        if self._in_head:
-            self._head_bytes += len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self.upgrade = True
-        except httptools.HttpParserInvalidMethodError:
-            raise UnknownMethod("a method that this parser does not know") from None
-        except httptools.HttpParserError as error:
-            cause = error.__context__
-            raise (cause if isinstance(cause, BadRequest) else BadRequest(str(error))) from None
-        if self._in_head and self._head_bytes > HEAD_BYTES_MAX:
-            raise BadRequest(f"the request head is larger than {HEAD_BYTES_MAX} bytes", status=431)
+        self.length = 0
+        self.chunked = False
 
     # -- called by httptools
 
-    def on_message_begin(self) -> None:
-        self._current = Head()
-
     def on_url(self, url: bytes) -> None:
-        self._current.target += url
+        self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:
-            self._current.headers.append((name, value))
-            if len(self._current.headers) > HEADERS_MAX:
-                raise BadRequest(f"more than {HEADERS_MAX} headers", status=431)
+        self.headers.append((name, value))
 
-    def on_headers_complete(self) -> None:
-        head = self._current
-        head.method = self._parser.get_method()
-        head.version = self._parser.get_http_version()
-        head.keep_alive = self._parser.should_keep_alive()
-        if head.version not in ("1.1", "1.0"):
-            raise BadRequest(f"HTTP/{head.version} is not spoken here", status=505)
-        hosts = sum(name.lower() == b"host" for name, _ in head.headers)
-        if hosts > 1 or (hosts == 0 and head.version == "1.1"):
-            raise BadRequest("a request needs exactly one Host header")
-        self._in_head = False
-        self._head_bytes = 0
-        self.heads.append(head)
+    # -- for those who have one
 
-    def on_body(self, body: bytes) -> None:
-        head = self._current
-        head.received_bytes += len(body)
-        if not head.discard:
-            head.parts.append(body)
+    def values(self, name: bytes) -> list[bytes]:
+        """The values of all headers of this lower-case name."""
+        return [value for known, value in self.headers if known.lower() == name]
 
-    def on_message_complete(self) -> None:
-        self._current.complete = True
-        self._in_head = True
-        self._head_bytes = 0
+    def expects_continue(self) -> bool:
+        return self.version == "1.1" and b"100-continue" in [v.lower() for v in self.values(b"expect")]
+
+    def body(self) -> "Body":
+        return ChunkedBody() if self.chunked else LengthBody(self.length)
+
+
+def head_end(data: bytes, start: int = 0) -> int:
+    """Where the head that begins at `start` ends; -1 if it is not complete yet. Raises BadRequest."""
+    end = data.find(b"\r\n\r\n", start)
+    stop = len(data) if end < 0 else end + 4
+    if stop - start > HEAD_BYTES_MAX:
+        raise BadRequest(f"the request head is larger than {HEAD_BYTES_MAX} bytes", status=431)
+    if data.count(b"\n", start, stop) != data.count(b"\r\n", start, stop):
+        raise BadRequest("lines end in CR LF")
+    return -1 if end < 0 else stop
+
+
+def parse_head(data: bytes) -> Head:
+    """The head that these bytes are, from its first line to its empty line. Raises BadRequest."""
+    method, _, rest = data.lstrip(b"\r\n").partition(b" ")
+    head = Head()
+    try:
+        _run(head, data)
+    except httptools.HttpParserInvalidMethodError:
+        if not _TOKEN.fullmatch(method):
+            raise BadRequest("the method is not a token") from None
+        head = Head()
+        _run_checked(head, _ANY_METHOD + b" " + rest)
+    except httptools.HttpParserError as error:
+        raise BadRequest(str(error)) from None
+    head.method = method
+    # llhttp also calls CONNECT an upgrade; here it is a method like any other.
+    head.upgrade = head.upgrade and bool(head.values(b"upgrade"))
+    _check(head)
+    return head
+
+
+def _run_checked(head: Head, data: bytes) -> None:
+    try:
+        _run(head, data)
+    except httptools.HttpParserError as error:
+        raise BadRequest(str(error)) from None
+
+
+def _run(head: Head, data: bytes) -> None:
+    parser = httptools.HttpRequestParser(head)
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserUpgrade:
+        head.upgrade = True
+    head.version = parser.get_http_version()
+    head.keep_alive = parser.should_keep_alive() and head.version == "1.1"
+
+
+def _check(head: Head) -> None:
+    if head.version not in ("1.1", "1.0"):
+        raise BadRequest(f"HTTP/{head.version} is not spoken here", status=505)
+    if len(head.headers) > HEADERS_MAX:
+        raise BadRequest(f"more than {HEADERS_MAX} headers", status=431)
+    hosts = codings = 0
+    for name, value in head.headers:
+        lowered = name.lower()
+        if lowered == b"host":
+            hosts += 1
+        elif lowered == b"content-length":
+            head.length = int(value)
+        elif lowered == b"transfer-encoding":
+            codings += 1
+            head.chunked = value.lower() == b"chunked"
+            if codings > 1 or not head.chunked:
+                raise BadRequest("the only transfer coding here is chunked", status=501)
+    if hosts > 1 or (hosts == 0 and head.version == "1.1"):
+        raise BadRequest("a request needs exactly one Host header")
+
+
+class Body(Protocol):
+    """A request's body as it arrives."""
+
+    complete: bool
+    received_bytes: int
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what belongs to the body; returns what follows it. Raises BadRequest."""
+        ...
+
+    def whole(self) -> bytes: ...
+
+    def forget(self) -> None:
+        """Drop what has arrived; only the end matters."""
+        ...
+
+
+class LengthBody:
+    """A body of a known length."""
+
+    __slots__ = ("_parts", "complete", "length", "received_bytes")
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.received_bytes = 0
+        self.complete = length == 0
+        self._parts: list[bytes] = []
+
+    def feed(self, data: bytes) -> bytes:
+        left = self.length - self.received_bytes
+        part, rest = (data, b"") if len(data) <= left else (data[:left], data[left:])
+        self._parts.append(part)
+        self.received_bytes += len(part)
+        self.complete = self.received_bytes == self.length
+        return rest
+
+    def whole(self) -> bytes:
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
+    def forget(self) -> None:
+        self._parts.clear()
+
+
+class ChunkedBody:
+    """A body in chunks. Trailers are read and dropped."""
+
+    __slots__ = ("_data", "_held", "_left", "_trailer_bytes", "complete", "received_bytes")
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._held = b""
+        # Bytes of the chunk that are still to come, with its CR LF; None: a size line or trailers come.
+        self._left: int | None = None
+        self._trailer_bytes = -1
+        self.received_bytes = 0
+        self.complete = False
+
+    def feed(self, data: bytes) -> bytes:
+        data, self._held = self._held + data, b""
+        while data and not self.complete:
+            if self._left is not None:
+                data = self._take_chunk(data)
+                continue
+            line, found, data = data.partition(b"\r\n")
+            if b"\n" in line or len(line) > CHUNK_LINE_BYTES_MAX:
+                raise BadRequest("a broken or overlong line in a chunked body")
+            if not found:
+                self._held = line
+                return b""
+            self._take_line(line)
+        return data
+
+    def _take_chunk(self, data: bytes) -> bytes:
+        assert self._left is not None
+        if self._left > 2:
+            part = data[: self._left - 2]
+            self._data += part
+            self.received_bytes += len(part)
+            self._left -= len(part)
+            return data[len(part) :]
+        if len(data) < 2:
+            self._held = data
+            return b""
+        if data[:2] != b"\r\n":
+            raise BadRequest("a chunk is longer than its size says")
+        self._left = None
+        return data[2:]
+
+    def _take_line(self, line: bytes) -> None:
+        if self._trailer_bytes >= 0:
+            self._trailer_bytes += len(line) + 2
+            if self._trailer_bytes > HEAD_BYTES_MAX:
+                raise BadRequest(f"trailers are larger than {HEAD_BYTES_MAX} bytes", status=431)
+            self.complete = not line
+            return
+        size = _CHUNK_SIZE.fullmatch(line)
+        if size is None:
+            raise BadRequest("a chunk size is not a hexadecimal number")
+        length = int(size[1], 16)
+        if length:
+            self._left = length + 2
+        else:
+            self._trailer_bytes = 0
+
+    def whole(self) -> bytes:
+        return bytes(self._data)
+
+    def forget(self) -> None:
+        self._data.clear()

@@ -83,13 +83,27 @@ class Reactor:
             connection = self._connections.get(fd)
             if connection is None:
                 self._accept()
-                continue
-            if event & select.EPOLLOUT:
-                connection.on_writable()
-            if event & (select.EPOLLERR | select.EPOLLHUP) and not connection.closed:
-                connection.close()
-            elif event & select.EPOLLIN and not connection.closed:
-                connection.on_readable()
+            else:
+                self._guard(connection, self._serve, connection, event)
+
+    def _serve(self, connection: Connection, event: int) -> None:
+        if event & (select.EPOLLERR | select.EPOLLHUP):
+            connection.close()
+            return
+        if event & select.EPOLLOUT:
+            connection.on_writable()
+        if event & select.EPOLLIN and not connection.closed:
+            connection.on_readable()
+        elif event & select.EPOLLRDHUP and not connection.closed:
+            connection.on_peer_done()
+
+    def _guard(self, connection: Connection, act: Callable[..., None], *args: object) -> None:
+        """Nothing that one connection does may end the others."""
+        try:
+            act(*args)
+        except Exception:
+            log.exception("connection.failed")
+            connection.close()
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_PER_SWEEP):
@@ -108,8 +122,8 @@ class Reactor:
                 continue
             connection = Connection(self, sock)
             self._connections[connection.fd] = connection
-            connection.interest = select.EPOLLIN
-            self._epoll.register(connection.fd, select.EPOLLIN)
+            connection.interest = select.EPOLLIN | select.EPOLLRDHUP
+            self._epoll.register(connection.fd, connection.interest)
 
     def _pause_accepting(self, error: OSError) -> None:
         log.warning("gateway.accept_paused", extra={"reason": str(error)})
@@ -128,7 +142,7 @@ class Reactor:
             await trio.sleep(DEADLINES_EVERY_S)
             now = time.monotonic()
             for connection in [c for c in self._connections.values() if c.deadline < now]:
-                connection.on_deadline()
+                self._guard(connection, connection.on_deadline)
 
     # -- what connections ask for
 
@@ -144,9 +158,9 @@ class Reactor:
         try:
             result = await effect.perform()
         except Exception as error:
-            connection.resume(None, error)
+            self._guard(connection, connection.resume, None, error)
         else:
-            connection.resume(result, None)
+            self._guard(connection, connection.resume, result, None)
 
     def hand_over(self, connection: Connection, data: bytes) -> None:
         self._forget(connection)
@@ -154,6 +168,8 @@ class Reactor:
 
     def rearm(self, connection: Connection) -> None:
         interest = select.EPOLLIN if connection.wants_read else 0
+        if not connection.peer_done:
+            interest |= select.EPOLLRDHUP
         if connection.wants_write:
             interest |= select.EPOLLOUT
         if interest != connection.interest and not connection.closed:
