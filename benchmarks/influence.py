@@ -1,23 +1,23 @@
 """What a client at full speed does to somebody else, who writes little to another topic or stream.
 
-Both parties are measured by the same steady client; the loud one writes batches as fast as it can and
-outlasts it. The noise must have begun before the measurement does.
+Both parties are measured by the same steady client. The loud one writes batches as fast as it can: it has
+begun before the measurement does, and is ended after it.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Literal
 
 from benchmarks import paced, raw_redis, wrk
 from benchmarks.payloads import write_body
-from benchmarks.processes import client_result, start_client
+from benchmarks.processes import Child, client_result, start_client
 from benchmarks.redis_server import RedisServer
 from benchmarks.samples import PhaseFailed, Place, Sample, Work
 from benchmarks.topics_server import TopicsServer
 
 LOUD_CONNECTIONS = 32
 LOUD_BATCH = 100
-# Time for the steady client to start and for its last answers.
-_LOUD_EXTRA_SECONDS = 3
 _PATIENCE_SECONDS = 60
 
 
@@ -32,15 +32,14 @@ def on_topics(*, loud: bool, priority: int) -> Work:
                 sample = _steady(place, "topics", server.port)
             else:
                 noise = wrk.Load(
-                    port=server.port, path="/v0/topics/loud?return_seqs=false", bodies=[write_body(LOUD_BATCH)],
-                    connections=LOUD_CONNECTIONS, seconds=place.scale.seconds + _LOUD_EXTRA_SECONDS,
-                )  # fmt: skip
+                    port=server.port,
+                    path="/v0/topics/loud?return_seqs=false",
+                    bodies=[write_body(LOUD_BATCH)],
+                    connections=LOUD_CONNECTIONS,
+                    seconds=place.scale.seconds + _PATIENCE_SECONDS,
+                )
                 with noise.start(place.directory, "loud", place.cores.load) as child:
-                    child.wait_for("the loud client", lambda: server.head("loud") or None)
-                    sample = _steady(place, "topics", server.port)
-                    _still_loud(child.process.poll())
-                    report = wrk.finished(child, noise.seconds)
-                sample = _beside(sample, report.answered_well_per_second * LOUD_BATCH)
+                    sample = _beside(child, place, "topics", server.port, lambda: server.head("loud"))
             server.stop()
         return sample
 
@@ -54,22 +53,40 @@ def on_redis(*, loud: bool) -> Work:
                 sample = _steady(place, "redis", server.port)
             else:
                 noise = raw_redis.Job(
-                    port=server.port, connections=LOUD_CONNECTIONS, stream="loud", pipeline=LOUD_BATCH,
-                    seconds=place.scale.seconds + _LOUD_EXTRA_SECONDS,
-                )  # fmt: skip
+                    port=server.port,
+                    stream="loud",
+                    pipeline=LOUD_BATCH,
+                    connections=LOUD_CONNECTIONS,
+                    seconds=place.scale.seconds + _PATIENCE_SECONDS,
+                )
                 output = place.directory / "loud.out"
                 with start_client(
                     "benchmarks.raw_redis", asdict(noise), output=output, cores=place.cores.load
                 ) as child:
-                    child.wait_for("the loud client", lambda: server.ask_number(b"XLEN", b"loud") or None)
-                    sample = _steady(place, "redis", server.port)
-                    _still_loud(child.process.poll())
-                    result = raw_redis.Result(**client_result(child, noise.seconds + _PATIENCE_SECONDS))
-                sample = _beside(sample, result.exchanges * LOUD_BATCH / result.seconds)
+                    sample = _beside(
+                        child, place, "redis", server.port, lambda: server.ask_number(b"XLEN", b"loud")
+                    )
             server.stop()
         return sample
 
     return work
+
+
+def _beside(
+    loud: Child,
+    place: Place,
+    server: Literal["topics", "redis"],
+    port: int,
+    written: Callable[[], int],
+) -> Sample:
+    """The steady client's sample, with what the loud one wrote meanwhile."""
+    loud.wait_for("the loud client", lambda: written() or None)
+    before, began = written(), time.monotonic()
+    sample = _steady(place, server, port)
+    loud_records_per_second = (written() - before) / (time.monotonic() - began)
+    if (code := loud.process.poll()) is not None:
+        raise PhaseFailed(f"the loud client ended with {code} before the measurement: {loud.output()[-500:]}")
+    return replace(sample, detail={"loud_records_per_second": loud_records_per_second})
 
 
 def _steady(place: Place, server: Literal["topics", "redis"], port: int) -> Sample:
@@ -85,12 +102,3 @@ def _steady(place: Place, server: Literal["topics", "redis"], port: int) -> Samp
         failures=result.failures,
         seconds=result.seconds,
     )
-
-
-def _still_loud(exit_code: int | None) -> None:
-    if exit_code is not None:
-        raise PhaseFailed(f"the loud client had ended (with {exit_code}) before the measurement was over")
-
-
-def _beside(sample: Sample, loud_records_per_second: float) -> Sample:
-    return replace(sample, detail={"loud_records_per_second": loud_records_per_second})

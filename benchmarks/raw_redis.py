@@ -32,7 +32,6 @@ class Job:
     seconds: float
     stream: str = STREAM.decode()
     pipeline: int = 0
-    maxlen: int = 0
     positions: tuple[int, ...] = ()
     count: int = 0
 
@@ -45,9 +44,8 @@ class Result:
     p99_us: float
 
 
-def xadd(stream: bytes, maxlen: int = 0) -> bytes:
-    bound = (b"MAXLEN", b"~", b"%d" % maxlen) if maxlen else ()
-    return resp(b"XADD", stream, *bound, b"*", b"data", VALUE)
+def xadd(stream: bytes) -> bytes:
+    return resp(b"XADD", stream, b"*", b"data", VALUE)
 
 
 def xrange(stream: bytes, after: int, count: int) -> bytes:
@@ -127,7 +125,7 @@ def perform(job: Job) -> Result:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         if job.pipeline:
-            group = xadd(stream, job.maxlen) * job.pipeline
+            group = xadd(stream) * job.pipeline
             # An id comes back as a length line and a text line; an error would be one line and stall.
             return exchange(connections, [group], 2 * job.pipeline, newlines, job.seconds)
         commands = [xrange(stream, position, job.count) for position in job.positions]

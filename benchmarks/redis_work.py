@@ -53,49 +53,33 @@ def parse_benchmark(output: str) -> BenchmarkLine:
     )
 
 
-def single_writes(connections: int, fsync: Fsync) -> Work:
-    """XADD of one entry over and over on each connection, by redis-benchmark."""
+def writes(
+    pipeline: int, connections: int, fsync: Fsync, *, maxlen: int = 0, sustained: bool = False
+) -> Work:
+    """XADD over and over on each connection, `pipeline` at a time; entries/s and a pipeline's latency."""
 
     def work(place: Place) -> Sample:
+        seconds = place.scale.sustained_seconds if sustained else place.scale.seconds
         with RedisServer(place.directory, place.cores.server, fsync) as server:
-            trial, written = _TRIAL_REQUESTS, 0
+            requests, written = max(_TRIAL_REQUESTS, connections * pipeline), 0
             for _ in range(_TRIALS_MAX):
-                found = _benchmark(place, server, connections, trial)
-                written += trial
-                if trial / found.per_second >= _TRIAL_SECONDS_MIN:
+                found = _benchmark(place, server, pipeline, connections, requests, maxlen)
+                written += requests
+                if requests / found.per_second >= _TRIAL_SECONDS_MIN:
                     break
-                trial *= 4
-            requests = max(int(found.per_second * place.scale.seconds), connections)
-            found = _benchmark(place, server, connections, requests)
-            _check_length(server, written + requests)
+                requests *= 4
+            requests = max(int(found.per_second * seconds), connections * pipeline)
+            found = _benchmark(place, server, pipeline, connections, requests, maxlen)
+            if not maxlen:
+                _check_length(server, written + requests)
             server.stop()
         return Sample(
             per_second=found.per_second,
             p50_us=found.p50_us,
             p99_us=found.p99_us,
-            requests=requests,
+            requests=requests // pipeline,
             seconds=requests / found.per_second,
         )
-
-    return work
-
-
-def pipelined_writes(
-    pipeline: int, connections: int, fsync: Fsync, *, maxlen: int = 0, sustained: bool = False
-) -> Work:
-    """XADD in pipelines on each connection; records/s and the latency of a whole pipeline."""
-
-    def work(place: Place) -> Sample:
-        seconds = place.scale.sustained_seconds if sustained else place.scale.seconds
-        with RedisServer(place.directory, place.cores.server, fsync) as server:
-            job = Job(
-                port=server.port, connections=connections, seconds=seconds, pipeline=pipeline, maxlen=maxlen
-            )
-            result = _raw(place, job)
-            if not maxlen:
-                _check_length(server, result.exchanges * pipeline)
-            server.stop()
-        return _sample(result, pipeline)
 
     return work
 
@@ -115,7 +99,7 @@ def reads(fields: Fields = no_fields, *, delete_tenth: bool = False) -> Work:
             )  # fmt: skip
             result = _raw(place, job)
             server.stop()
-        return _sample(result, payloads.DIFF_LIMIT)
+        return _sample(result)
 
     return work
 
@@ -133,14 +117,18 @@ def replay(place: Place) -> Sample:
     return Sample(per_second=records / seconds, seconds=seconds)
 
 
-def _benchmark(place: Place, server: RedisServer, connections: int, requests: int) -> BenchmarkLine:
+def _benchmark(
+    place: Place, server: RedisServer, pipeline: int, connections: int, requests: int, maxlen: int
+) -> BenchmarkLine:
     output = place.directory / f"redis-benchmark-{requests}.csv"
+    bound = ["MAXLEN", "~", str(maxlen)] if maxlen else []
     argv = [
         "redis-benchmark", "-h", "127.0.0.1", "-p", str(server.port), "-c", str(connections),
-        "-n", str(requests), "--csv", "XADD", STREAM.decode(), "*", "data", VALUE.decode(),
+        "-P", str(pipeline), "-n", str(requests), "--csv",
+        "XADD", STREAM.decode(), *bound, "*", "data", VALUE.decode(),
     ]  # fmt: skip
-    text = run(argv, output=output, cores=place.cores.load, within_seconds=_PHASE_SECONDS_MAX)
-    return parse_benchmark(text)
+    patience = _PHASE_SECONDS_MAX + 3 * place.scale.sustained_seconds
+    return parse_benchmark(run(argv, output=output, cores=place.cores.load, within_seconds=patience))
 
 
 def _raw(place: Place, job: Job) -> Result:
@@ -173,9 +161,9 @@ def _check_length(server: RedisServer, expected: int) -> None:
         raise PhaseFailed(f"{expected} entries were acknowledged, the stream holds {length}")
 
 
-def _sample(result: Result, records_per_exchange: int) -> Sample:
+def _sample(result: Result) -> Sample:
     return Sample(
-        per_second=result.exchanges * records_per_exchange / result.seconds,
+        per_second=result.exchanges * payloads.DIFF_LIMIT / result.seconds,
         p50_us=result.p50_us,
         p99_us=result.p99_us,
         requests=result.exchanges,

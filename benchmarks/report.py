@@ -17,20 +17,23 @@ from benchmarks.stats import Figure, figure, ratios
 
 NONE = "-"
 _COLUMNS = (
-    "work", "topics", "p50 / p99", "Redis", "p50 / p99", "topics : Redis", ": base row", "floor, aim", "standing",
+    "work", "topics", "p50 / p99", "Redis", "p50 / p99",
+    "topics : Redis", ": base row", "floor, aim", "standing",
 )  # fmt: skip
 _NOTES = """\
 Records carry 200 bytes. A cell is the median of all rounds, in brackets the lowest and the highest.
 Ratios are taken within a round; the parties are measured next to each other and take turns in going first.
-Latencies are of a request (for Redis: of a pipeline), as the load generator saw them. Every phase has fresh
-processes and a fresh data directory.
+Every phase has fresh processes and a fresh data directory.
 
 topics runs with one shard (`TOPICS_WAL_SHARDS=1`) and otherwise with its defaults, loaded by wrk; batches are
-written with `?return_seqs=false`. Redis runs with an append-only file, without snapshots and rewrites; single
-XADDs come from redis-benchmark after a short warm-up, everything else (the XADDs of `influence` too) from a
-client that only counts the lines or bytes of the answers.
+written with `?return_seqs=false`. Redis runs with an append-only file, without snapshots and rewrites; XADDs
+come from redis-benchmark after a short warm-up, XRANGE and the loud client of `influence` from a client that
+only counts the bytes or lines of the answers. Latencies are of a request (for Redis: of a pipeline), as the
+load generator states them; wrk adds what a stalled connection would have asked in the meantime, the others do
+not, so percentiles of the two are comparable only roughly.
 
-Rows of `influence` are latencies: lower is better, and a ratio above 1 is slower."""
+Rows of `influence` are latencies of a client that writes 400 single records a second on 8 connections, the
+same one for both parties: lower is better, and a ratio above 1 is slower."""
 
 
 class Table:
@@ -66,9 +69,9 @@ class Table:
         row = outcome.row
         cells = [
             f"{row.title}<br>`{row.name}`",
-            _value(row, figure(outcome.values(OURS))),
+            _value(row, outcome.values(OURS)),
             latency(outcome.samples.get(OURS, [])),
-            f"{_value(row, figure(outcome.values(REDIS)))}<br>{row.peer}",
+            f"{_value(row, outcome.values(REDIS))}<br>{row.peer}",
             latency(outcome.samples.get(REDIS, [])),
             _ratio(self.to_redis(outcome)),
             _ratio(self.to_base(outcome)),
@@ -88,8 +91,9 @@ def markdown(outcomes: Sequence[Outcome], machine: Machine, scale: Scale, skippe
         _NOTES,
     ]
     if skipped:
-        parts.append("Skipped:\n" + _bullets(skipped))
-    parts.append("Failures: none." if not problems else "Failures:\n" + _bullets(problems))
+        parts.append("Skipped:\n" + "\n".join(f"- {reason}" for reason in skipped))
+    listed = "".join(f"\n- {one_line(problem)}" for problem in problems)
+    parts.append(f"Failures:{listed or ' none.'}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -107,12 +111,6 @@ def number(value: float) -> str:
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
-
-
-def spread(found: Figure | None) -> str:
-    if found is None:
-        return NONE
-    return f"{number(found.median)} ({number(found.low)}-{number(found.high)})"
 
 
 def latency(samples: Sequence[Sample | None]) -> str:
@@ -138,16 +136,14 @@ def _cells(texts: Iterable[str]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
-def _bullets(texts: Sequence[str]) -> str:
-    return "\n".join(f"- {one_line(text)}" for text in texts)
-
-
-def _value(row: Row, found: Figure | None) -> str:
+def _value(row: Row, values: Sequence[float | None]) -> str:
+    found = figure(values)
     if found is None:
         return NONE
+    partly = f", {found.rounds} of {len(values)} rounds" if found.rounds < len(values) else ""
     if row.headline == "p99_us":
-        return f"p99 {duration(found.median)} ({duration(found.low)}-{duration(found.high)})"
-    return f"{spread(found)} /s"
+        return f"p99 {duration(found.median)} ({duration(found.low)}-{duration(found.high)}{partly})"
+    return f"{number(found.median)} /s ({number(found.low)}-{number(found.high)}{partly})"
 
 
 def _ratio(found: Figure | None) -> str:
@@ -166,9 +162,7 @@ def _quotient(values: list[float | None], bases: list[float | None]) -> Figure |
 
 
 def _machine_lines(machine: Machine, scale: Scale) -> str:
-    sizes = (
-        f"{scale.diff_records:,} records in a topic that is read, {scale.replay_records:,} in a replayed log"
-    )
+    sizes = f"{scale.diff_records:,} records in a topic that is read, {scale.replay_records:,} in a replay"
     lines = [
         f"CPU: {machine.cpu}, {machine.cores} cores, {machine.memory_gib} GiB; pinning: {machine.pinning}",
         f"kernel {machine.kernel}, file system {machine.filesystem}",

@@ -49,7 +49,7 @@ def _single(
         name=f"write_1x200B_c{connections}_{durability}",
         title=f"1-record writes, {connections} connection{plural}, {durability}",
         ours=topics_work.writes(1, connections, {"durability": durability}),
-        redis=redis_work.single_writes(connections, fsync),
+        redis=redis_work.writes(1, connections, fsync),
         peer=f"XADD, appendfsync {fsync}",
         target=target,
         quick=quick,
@@ -63,7 +63,7 @@ def _batch(
         name=f"write_{records}x200B_c32_{durability}",
         title=f"{records}-record batches, 32 connections, {durability}",
         ours=topics_work.writes(records, 32, {"durability": durability}),
-        redis=redis_work.pipelined_writes(records, 32, fsync),
+        redis=redis_work.writes(records, 32, fsync),
         peer=f"XADD pipelined by {records}, appendfsync {fsync}",
         target=target,
         quick=quick,
@@ -78,9 +78,7 @@ def _capped(*, sustained: bool) -> Row:
         if sustained
         else "100-record batches, cap of 1 M records, burst",
         ours=topics_work.writes(100, 32, {"cap_records": SUSTAINED_CAP_RECORDS}, sustained=sustained),
-        redis=redis_work.pipelined_writes(
-            100, 32, "everysec", maxlen=SUSTAINED_CAP_RECORDS, sustained=sustained
-        ),
+        redis=redis_work.writes(100, 32, "everysec", maxlen=SUSTAINED_CAP_RECORDS, sustained=sustained),
         peer="XADD MAXLEN ~ 1 M pipelined by 100, appendfsync everysec",
         base=burst if sustained else None,
         target=Target("base", 0.6, 0.9) if sustained else None,

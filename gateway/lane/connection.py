@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.effects import Ask, Effect, Handling, ReadBody
 from gateway.http import Headers, Request, Response, error_response, path_of
-from gateway.lane.parsing import H2_PREFACE, BadRequest, Body, Head, head_end, parse_head
+from gateway.lane.parsing import H2_PREFACE, BadRequest, Body, Head, head_end, parse_head, without_empty_lines
 from topics.errors import InvalidRequest, PayloadTooLarge, TopicsError
 from topics.protocol.messages import INLINE_BYTES_MAX
 
@@ -181,6 +181,7 @@ class Connection:
                 self._lane.hand_over(self, data)
             return False
         self._untouched = False
+        data = self._buffer = without_empty_lines(data)
         end = head_end(data)
         if end < 0:
             return False

@@ -22,7 +22,7 @@ from hypercorn.utils import wrap_app
 
 from gateway.app import GatewayApp
 from gateway.http import error_response
-from gateway.lane.parsing import H2_PREFACE, BadRequest, Body, head_end, parse_head
+from gateway.lane.parsing import H2_PREFACE, BadRequest, Body, head_end, parse_head, without_empty_lines
 from topics.errors import InvalidRequest
 
 log = logging.getLogger(__name__)
@@ -97,6 +97,7 @@ class _Guard:
                 data = self._body.feed(data)
                 self._body.forget()
                 continue
+            data = without_empty_lines(data)
             end = head_end(data)
             if end < 0:
                 self._held = data

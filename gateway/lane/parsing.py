@@ -15,9 +15,12 @@ import httptools
 HEAD_BYTES_MAX: Final = 16 * 1024
 HEADERS_MAX: Final = 100
 CHUNK_LINE_BYTES_MAX: Final = 1024
+# Pieces of a body that are kept apart; tiny packets must not cost an object each.
+_PARTS_MAX: Final = 1024
 
 H2_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
+_EMPTY_LINES: Final = re.compile(rb"(?:\r\n)+")
 _TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[^\r\n]*)?")
 # llhttp knows a fixed list of methods; one that it does not know is judged under this name.
@@ -68,6 +71,12 @@ class Head:
         return ChunkedBody() if self.chunked else LengthBody(self.length)
 
 
+def without_empty_lines(data: bytes) -> bytes:
+    """What begins a request may follow empty lines, which some clients send behind a body."""
+    lines = _EMPTY_LINES.match(data)
+    return data[lines.end() :] if lines else data
+
+
 def head_end(data: bytes, start: int = 0) -> int:
     """Where the head that begins at `start` ends; -1 if it is not complete yet. Raises BadRequest."""
     end = data.find(b"\r\n\r\n", start)
@@ -81,7 +90,7 @@ def head_end(data: bytes, start: int = 0) -> int:
 
 def parse_head(data: bytes) -> Head:
     """The head that these bytes are, from its first line to its empty line. Raises BadRequest."""
-    method, _, rest = data.lstrip(b"\r\n").partition(b" ")
+    method, _, rest = data.partition(b" ")
     head = Head()
     try:
         _run(head, data)
@@ -169,6 +178,8 @@ class LengthBody:
         left = self.length - self.received_bytes
         part, rest = (data, b"") if len(data) <= left else (data[:left], data[left:])
         self._parts.append(part)
+        if len(self._parts) == _PARTS_MAX:
+            self._parts = [b"".join(self._parts)]
         self.received_bytes += len(part)
         self.complete = self.received_bytes == self.length
         return rest
@@ -196,38 +207,47 @@ class ChunkedBody:
 
     def feed(self, data: bytes) -> bytes:
         data, self._held = self._held + data, b""
-        while data and not self.complete:
-            if self._left is not None:
-                data = self._take_chunk(data)
-                continue
-            line, found, data = data.partition(b"\r\n")
-            if b"\n" in line or len(line) > CHUNK_LINE_BYTES_MAX:
-                raise BadRequest("a broken or overlong line in a chunked body")
-            if not found:
-                self._held = line
+        at = 0
+        while at < len(data) and not self.complete:
+            take = self._take_line_at if self._left is None else self._take_chunk
+            following = take(data, at)
+            if following == at:
+                self._held = data[at:]
                 return b""
-            self._take_line(line)
-        return data
+            at = following
+        return data[at:]
 
-    def _take_chunk(self, data: bytes) -> bytes:
+    def _take_chunk(self, data: bytes, at: int) -> int:
+        """Take what is there of a chunk and its CR LF; where it goes on (`at`: more is needed first)."""
         assert self._left is not None
         if self._left > 2:
-            part = data[: self._left - 2]
+            part = data[at : at + self._left - 2]
             self._data += part
             self.received_bytes += len(part)
             self._left -= len(part)
-            return data[len(part) :]
-        if len(data) < 2:
-            self._held = data
-            return b""
-        if data[:2] != b"\r\n":
+            return at + len(part)
+        if len(data) < at + 2:
+            return at
+        if data[at : at + 2] != b"\r\n":
             raise BadRequest("a chunk is longer than its size says")
         self._left = None
-        return data[2:]
+        return at + 2
+
+    def _take_line_at(self, data: bytes, at: int) -> int:
+        end = data.find(b"\r\n", at, at + CHUNK_LINE_BYTES_MAX + 2)
+        line = data[at : end if end >= 0 else at + CHUNK_LINE_BYTES_MAX + 1]
+        if b"\n" in line or len(line) > CHUNK_LINE_BYTES_MAX:
+            raise BadRequest("a broken or overlong line in a chunked body")
+        if end < 0:
+            return at
+        self._take_line(line)
+        return end + 2
 
     def _take_line(self, line: bytes) -> None:
         if self._trailer_bytes >= 0:
             self._trailer_bytes += len(line) + 2
+            if line[:1] in (b" ", b"\t") or b"\r" in line or b"\0" in line:
+                raise BadRequest("a broken trailer")
             if self._trailer_bytes > HEAD_BYTES_MAX:
                 raise BadRequest(f"trailers are larger than {HEAD_BYTES_MAX} bytes", status=431)
             self.complete = not line

@@ -336,7 +336,8 @@ class TopicModel:
                     replace(key, certain=key.certain and now_ms - key.ts < window_ms) for key in keys
                 ]
         self.expire(now_ms)
-        self.evict(synced=True)
+        if self.config["discard"] == "old":
+            self.evict(synced=True)
 
     # -- reading
 

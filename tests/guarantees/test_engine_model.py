@@ -488,6 +488,8 @@ def _check_length(taken: int, expected: Expected, options: Fields) -> None:
 
 
 PROOF = os.environ.get("TOPICS_PROOF") == "1"
+# A found failure is shrunk before it is shown, which takes longer than finding it.
+TIMEOUT_S = 3600 if PROOF else 300
 EXAMPLES = settings(
     max_examples=3000 if PROOF else 200,
     stateful_step_count=60 if PROOF else 40,
@@ -499,6 +501,7 @@ EXAMPLES = settings(
 )
 
 
+@pytest.mark.timeout(TIMEOUT_S)
 def test_the_engine_and_the_model_agree_in_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of three records, ceilings four seqs ahead, a tag index that is merged at once."""
     monkeypatch.setattr("topics.engine.chunk.CHUNK_RECORDS", 3)
@@ -508,5 +511,6 @@ def test_the_engine_and_the_model_agree_in_small_chunks(monkeypatch: pytest.Monk
     run_state_machine_as_test(EngineAgainstModel, settings=EXAMPLES)
 
 
+@pytest.mark.timeout(TIMEOUT_S)
 def test_the_engine_and_the_model_agree_as_shipped() -> None:
     run_state_machine_as_test(EngineAgainstModel, settings=EXAMPLES)

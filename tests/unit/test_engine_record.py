@@ -7,7 +7,7 @@ import pytest
 
 from shards.requests import decode_write
 from tests.fakes.model import ManualClock, Reply, Server
-from topics.engine.limits import MIB, Limits
+from topics.engine.limits import BATCH_RECORDS_MAX, MIB, Limits
 from topics.engine.record import nesting_depth
 from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from topics.protocol.messages import Op
@@ -176,6 +176,15 @@ def test_a_write_has_one_record_to_as_many_as_the_limit() -> None:
         decode_write(b'{"records":[%b]}' % b",".join([b'{"data":1}'] * 4), None, limits)
     assert caught.value.code == "batch_too_large"
     assert caught.value.detail == {"field": "records", "value": 4, "limit": 3}
+
+
+def test_the_largest_write_that_can_be_allowed_may_have_a_node_on_every_record() -> None:
+    server = Server(ManualClock(), Limits(batch_records=BATCH_RECORDS_MAX))
+    records = b",".join(b'{"data":1,"node":"%d"}' % n for n in range(BATCH_RECORDS_MAX))
+    assert post(server, b'{"records":[' + records + b"]}").status == 201
+    server.kill()
+    page = server.request(Op.DIFF, "a", {"from_seq": BATCH_RECORDS_MAX - 1}).page()
+    assert [record.node for record in page.records] == [str(BATCH_RECORDS_MAX - 1)]
 
 
 def test_the_documented_limits_are_the_defaults() -> None:

@@ -127,8 +127,10 @@ class TopicLog:
             self.marks.evicted(ttl=self.trim_below(bound)[1])
 
     def evict_to_caps(self) -> None:
-        """Lose the oldest records until the topic is within its caps."""
+        """Lose the oldest records until the topic is within its caps; one that rejects loses nothing."""
         config = self.config
+        if config.discard != "old":
+            return
         bound = 0
         if config.cap_records and self.count > config.cap_records:
             bound = self._seq_of_live(self.count - config.cap_records)

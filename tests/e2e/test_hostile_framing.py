@@ -1,0 +1,497 @@
+"""Requests that two parsers might read differently, through both HTTP/1.1 doors: refused, never guessed.
+
+Every case looks for what would be the damage: a request executed that nobody sent, or executed twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+
+import pytest
+
+from tests.e2e.hostile import BOTH_DOORS, WRITE, chunked_post, get, poll, post, rest_of, send_apart
+from tests.e2e.server import Server, Topic, eventually
+
+pytestmark = BOTH_DOORS
+
+ONE_CHUNK = b"%x\r\n%s\r\n" % (len(WRITE), WRITE)
+GOOD_BODY = ONE_CHUNK + b"0\r\n\r\n"
+# The first byte alone, some bytes, all: a check must not depend on where the network cuts.
+CUTS = {"whole": None, "first-byte": [1], "second-byte": [2], "in-pieces": list(range(0, 4000, 7))}
+
+
+def cut(data: bytes, places: list[int] | None) -> list[bytes]:
+    edges = [0, *(place for place in places or [] if 0 < place < len(data)), len(data)]
+    return [data[start:end] for start, end in itertools.pairwise(edges)]
+
+
+def refused_and_ended(server: Server, pieces: list[bytes], *, allowed: tuple[int, ...] = (400,)) -> None:
+    with server.connect() as wire:
+        send_apart(wire, pieces, apart_s=0.001)
+        ending = rest_of(wire)
+    assert len(ending.statuses) == 1, ending
+    assert ending.statuses[0] in allowed, ending
+    assert ending.closed, ending
+
+
+BROKEN_HEADERS = {
+    "space-before-colon": "X : a",
+    "nul": "X: a\0b",
+    "bare-cr": "X: a\rb",
+    "control-character": "X: a\x0bb",
+    "folded": "X: a\r\n b",
+    "folded-with-tab": "X: a\r\n\tb",
+    "no-name": ": a",
+    "control-in-name": "X\x01: a",
+    "two-hosts": "Host: elsewhere.example",
+    "same-host-twice": "Host: 127.0.0.1",
+    "lf-inside": "X: a\nY: b",
+}
+
+
+@pytest.mark.parametrize("where", CUTS)
+@pytest.mark.parametrize("header", BROKEN_HEADERS.values(), ids=BROKEN_HEADERS)
+def test_a_broken_header_is_refused_wherever_the_bytes_are_cut(topic: Topic, header: str, where: str) -> None:
+    refused_and_ended(topic.server, cut(post(topic.path, WRITE, header), CUTS[where]))
+    topic.server.get(topic.path).failed(404, "topic_not_found")
+
+
+@pytest.mark.parametrize("method", ["FOO", "P", "PRI", "PATCHES", "get"])
+@pytest.mark.parametrize("header", ["X: a\r\n b", "X : a", "Content-Length: 5\r\nTransfer-Encoding: chunked"])
+def test_an_unknown_method_is_no_way_around_the_checks(server: Server, method: str, header: str) -> None:
+    good = get("/v0/health").replace(b"GET", method.encode())
+    broken = get("/v0/health", header).replace(b"GET", method.encode())
+    refused_and_ended(server, [broken])
+    with server.connect() as wire:
+        send_apart(wire, [good, get("/v0/health", header)])
+        ending = rest_of(wire)
+    assert ending.closed
+    assert 200 not in ending.statuses, ending
+
+
+def test_an_upgrade_is_no_way_around_the_checks(server: Server) -> None:
+    with server.connect() as wire:
+        send_apart(
+            wire, [get("/v0/health", "Connection: Upgrade", "Upgrade: nonsense"), get("/v0/health", "X : a")]
+        )
+        ending = rest_of(wire)
+    assert ending.closed
+    assert ending.statuses[1:] in ([], [400]), ending
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n\n", b"\n\r\n"])
+def test_line_ends_that_are_not_crlf_are_refused(topic: Topic, line_end: bytes) -> None:
+    head = post(topic.path, b"").replace(b"\r\n", line_end)
+    refused_and_ended(topic.server, [head])
+    topic.server.get(topic.path).failed(404, "topic_not_found")
+
+
+@pytest.mark.parametrize("version", ["0.9", "1.2", "1.10", "2.0", "3.0", "9.9", "1", "11", "x"])
+def test_other_versions_of_http_are_refused(server: Server, version: str) -> None:
+    data = get("/v0/health").replace(b"HTTP/1.1", f"HTTP/{version}".encode())
+    refused_and_ended(server, [data], allowed=(400, 505))
+
+
+def test_a_request_of_the_time_before_versions_is_refused(server: Server) -> None:
+    refused_and_ended(server, [b"GET /v0/health\r\n\r\n"], allowed=(400, 505))
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        "24\r\nContent-Length: 24",
+        "24, 24",
+        "+24",
+        "0x18",
+        "2_4",
+        "2 4",
+        "24;",
+        "",
+        "-24",
+        "18446744073709551616",
+        "9" * 30,
+        "\x0b24",
+    ],
+)
+def test_a_length_that_is_not_one_plain_number_is_refused(topic: Topic, lengths: str) -> None:
+    data = post(topic.path).replace(b"Content-Length: 24", f"Content-Length: {lengths}".encode())
+    refused_and_ended(topic.server, [data])
+    topic.server.get(topic.path).failed(404, "topic_not_found")
+
+
+@pytest.mark.parametrize(
+    "coding",
+    [
+        "gzip, chunked",
+        "xchunked",
+        "chunked, chunked",
+        "chunked, gzip",
+        "gzip",
+        "identity",
+        "chunked;a=b",
+        "\x0bchunked",
+        "",
+        "chunked\r\nTransfer-Encoding: chunked",
+        "identity\r\nTransfer-Encoding: chunked",
+        "chunked\r\nTransfer-Encoding: identity",
+    ],
+)
+def test_a_transfer_coding_other_than_chunked_is_refused(topic: Topic, coding: str) -> None:
+    data = chunked_post(topic.path, GOOD_BODY).replace(b"Encoding: chunked", b"Encoding: " + coding.encode())
+    refused_and_ended(topic.server, [data], allowed=(400, 501))
+    topic.server.get(topic.path).failed(404, "topic_not_found")
+
+
+@pytest.mark.parametrize("order", ["length-first", "length-last"])
+@pytest.mark.parametrize("coding", ["chunked", "identity", "x"])
+def test_a_length_beside_a_transfer_coding_is_refused(topic: Topic, order: str, coding: str) -> None:
+    pair = ["Content-Length: 6", f"Transfer-Encoding: {coding}"]
+    smuggled = get("/v0/health")
+    lines = [
+        f"POST {topic.path} HTTP/1.1",
+        "Host: a",
+        *(pair if order == "length-first" else pair[::-1]),
+        "",
+        "",
+    ]
+    refused_and_ended(
+        topic.server, ["\r\n".join(lines).encode() + b"0\r\n\r\n" + smuggled], allowed=(400, 501)
+    )
+
+
+BAD_CHUNKS = {
+    "not-hex": b"zz\r\n",
+    "negative": b"-5\r\n",
+    "with-0x": b"0x18\r\n" + WRITE + b"\r\n0\r\n\r\n",
+    "too-large-a-number": b"f" * 17 + b"\r\n",
+    "space-behind": b"18 \r\n" + WRITE + b"\r\n0\r\n\r\n",
+    "lf-only": b"18\n" + WRITE + b"\n0\n\n",
+    "lf-behind-extension": b"18;a\n" + WRITE + b"\r\n0\r\n\r\n",
+    "longer-than-said": b"17\r\n" + WRITE + b"\r\n0\r\n\r\n",
+    "no-line-end": b"18\r\n" + WRITE + b"0\r\n\r\n",
+    "no-size": b"\r\n" + WRITE,
+    "bad-last": ONE_CHUNK + b"zz\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("body", BAD_CHUNKS.values(), ids=BAD_CHUNKS)
+@pytest.mark.parametrize("apart", [False, True], ids=["with-head", "behind-head"])
+def test_broken_chunks_are_refused_at_once_and_write_nothing(topic: Topic, body: bytes, apart: bool) -> None:
+    head = chunked_post(topic.path, b"")
+    refused_and_ended(topic.server, [head, body] if apart else [head + body])
+    topic.server.get(topic.path).failed(404, "topic_not_found")
+
+
+def test_chunk_extensions_and_trailers_change_nothing(topic: Topic) -> None:
+    body = b"18;name=value;other\r\n" + WRITE + b"\r\n0;last\r\nX-Trailer: a\r\nX-Other: b\r\n\r\n"
+    with topic.server.connect() as wire:
+        wire.send(chunked_post(topic.path, body) + get(topic.path))
+        assert wire.answer("POST").ok(201)["count"] == 1
+        assert wire.answer().ok()["head_seq"] == 1
+
+
+def test_trailers_do_not_become_headers(topic: Topic) -> None:
+    """A trailer that would be refused, or would matter, as a header."""
+    body = b"2\r\n{}\r\n0\r\nOrigin: http://elsewhere.example\r\nIdempotency-Key: k\r\n\r\n"
+    head = b"PUT" + chunked_post(topic.path, b"")[4:]
+    with topic.server.connect() as wire:
+        wire.send(head + body)
+        wire.answer("PUT").ok(201)
+
+
+@pytest.mark.parametrize("begun", [b"0\r\nX: ", b"18;"], ids=["trailer", "extension"])
+def test_a_trailer_or_an_extension_without_end_is_refused(topic: Topic, begun: bytes) -> None:
+    with topic.server.connect() as wire:
+        send_apart(wire, [chunked_post(topic.path, begun), *[b"a" * 10_000] * 20], apart_s=0.001)
+        ending = rest_of(wire)
+    assert ending.closed
+    assert ending.statuses in ([400], [431], [])
+    topic.server.get(topic.path).failed(404, "topic_not_found")
+
+
+# -- a request inside a request ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+def test_a_body_that_looks_like_a_request_is_not_executed(topic: Topic, framing: str) -> None:
+    topic.put()
+    inner = f"DELETE {topic.path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+    if framing == "length":
+        data = post(topic.path, inner)
+    else:
+        data = chunked_post(topic.path, b"%x\r\n%s\r\n0\r\n\r\n" % (len(inner), inner))
+    with topic.server.connect() as wire:
+        wire.send(data + get(topic.path))
+        wire.answer("POST").failed(400, "invalid_request")
+        wire.answer().ok()
+        assert wire.is_silent_for(0.05)
+
+
+def test_a_body_of_a_request_that_wants_none_is_not_executed(topic: Topic) -> None:
+    topic.put()
+    inner = f"DELETE {topic.path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+    with topic.server.connect() as wire:
+        wire.send(get("/v0/health", f"Content-Length: {len(inner)}") + inner + get(topic.path))
+        assert wire.answer().status == 200
+        wire.answer().ok()
+
+
+def test_what_is_longer_than_its_length_ends_the_connection(topic: Topic) -> None:
+    data = post(topic.path).replace(b"Content-Length: 24", b"Content-Length: 20")
+    with topic.server.connect() as wire:
+        wire.send(data + b"\r\n\r\n")
+        ending = rest_of(wire)
+    assert set(ending.statuses) == {400}
+    assert ending.closed
+    topic.server.get(topic.path).failed(404, "topic_not_found")
+
+
+def test_a_body_that_is_shorter_than_its_length_writes_nothing(topic: Topic) -> None:
+    data = post(topic.path).replace(b"Content-Length: 24", b"Content-Length: 25")
+    with topic.server.connect() as wire:
+        wire.send(data)
+        wire.sock.shutdown(socket.SHUT_WR)
+        assert 201 not in rest_of(wire).statuses
+    topic.server.get(topic.path).failed(404, "topic_not_found")
+
+
+# -- sizes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["whole", "in-pieces"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        get("/v0/health", "X: " + "a" * 20_000),
+        get("/v0/health", "X: " + "a" * 200_000),
+        get("/v0/health", "X" * 20_000 + ": a"),
+        get("/v0/health?" + "a" * 20_000),
+        get("/v0/health", *["X: " + "a" * 1000] * 20),
+        get("/v0/health", *["X: a"] * 1000),
+    ],
+    ids=["value", "huge-value", "name", "target", "together", "number"],
+)
+def test_a_head_beyond_the_bounds_is_431(server: Server, data: bytes, where: str) -> None:
+    pieces = [data] if where == "whole" else [data[at : at + 1000] for at in range(0, len(data), 1000)]
+    refused_and_ended(server, pieces, allowed=(400, 431))
+
+
+def test_a_head_without_end_is_refused(server: Server) -> None:
+    with server.connect() as wire:
+        send_apart(wire, [get("/v0/health")[:-2], *[b"X: aaaaaaaaaaaaaaaa\r\n" * 100] * 50], apart_s=0.001)
+        ending = rest_of(wire)
+    assert ending.closed
+    assert ending.statuses in ([431], [400], [])
+
+
+# -- many at once -----------------------------------------------------------------------------------------
+
+
+def test_errors_in_the_middle_of_a_pipeline_keep_the_order(topic: Topic) -> None:
+    requests = [
+        (post(topic.path), 201),
+        (get("/nowhere"), 404),
+        (post(topic.path, b"{"), 400),
+        (post(topic.path).replace(b"application/json", b"text/plain"), 415),
+        (post("/v0/topics/-bad"), 400),
+        (b"PATCH" + post(topic.path)[4:], 405),
+        (chunked_post(topic.path, GOOD_BODY), 200),
+        (get(topic.path), 200),
+        (post(f"{topic.path}-absent/diff", b"{}"), 404),
+        (post(topic.path), 200),
+    ]
+    with topic.server.connect() as wire:
+        wire.send(b"".join(data for data, _ in requests))
+        assert [wire.answer().status for _ in requests] == [status for _, status in requests]
+    assert topic.seqs() == [1, 2, 3]
+
+
+def test_a_broken_request_behind_good_ones_ends_the_pipeline_and_runs_nothing_behind_it(topic: Topic) -> None:
+    topic.put()
+    with topic.server.connect() as wire:
+        send_apart(wire, [post(topic.path) * 3, get("/v0/health", "X : a") + post(topic.path)], apart_s=0.2)
+        ending = rest_of(wire)
+    assert ending.closed
+    assert ending.statuses == [200, 200, 200, 400]
+    assert topic.seqs() == [1, 2, 3]
+
+
+def test_a_refusal_does_not_pose_as_the_answer_of_a_request_under_way(topic: Topic) -> None:
+    topic.put()
+    with topic.server.connect() as wire:
+        send_apart(wire, [poll(topic.path, 1000), get("/v0/health", "X : a")], apart_s=0.2)
+        ending = rest_of(wire)
+    assert ending.closed
+    assert ending.statuses in ([200, 400], [200], []), ending
+
+
+def test_nothing_behind_connection_close_is_executed(topic: Topic) -> None:
+    topic.put()
+    with topic.server.connect() as wire:
+        send_apart(wire, [get(topic.path, "Connection: close"), post(topic.path)])
+        ending = rest_of(wire)
+    assert ending.closed
+    assert ending.statuses == [200]
+    assert topic.seqs() == []
+
+
+# -- half-closed ------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_sends_no_more_still_gets_its_answer(topic: Topic) -> None:
+    with topic.server.connect() as wire:
+        wire.send(post(topic.path))
+        wire.sock.shutdown(socket.SHUT_WR)
+        wire.answer("POST").ok(201)
+        assert wire.is_closed_by_server()
+
+
+def test_a_client_that_sends_no_more_still_gets_a_short_wait(topic: Topic) -> None:
+    topic.put()
+    with topic.server.connect() as wire:
+        wire.send(poll(topic.path, 300))
+        wire.sock.shutdown(socket.SHUT_WR)
+        assert wire.answer("POST").ok()["records"] == []
+
+
+def test_a_client_that_sends_no_more_still_gets_every_answer_of_its_pipeline(topic: Topic) -> None:
+    topic.put()
+    with topic.server.connect() as wire:
+        wire.send(poll(topic.path, 100) * 3 + post(topic.path))
+        wire.sock.shutdown(socket.SHUT_WR)
+        assert rest_of(wire).statuses == [200] * 4
+    assert topic.seqs() == [1]
+
+
+def test_a_client_that_leaves_inside_a_head_or_a_body_leaves_nothing_behind(topic: Topic) -> None:
+    data = post(topic.path)
+    for length in (1, 10, len(data) - len(WRITE), len(data) - 1):
+        with topic.server.connect() as wire:
+            wire.send(data[:length])
+    topic.server.get(topic.path).failed(404, "topic_not_found")
+
+
+# -- asking first -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (
+            post("/v0/topics/a", b"", "Expect: 100-continue").replace(b"Length: 0", b"Length: 99999999999"),
+            413,
+        ),
+        (post("/nowhere", b"", "Expect: 100-continue").replace(b"Length: 0", b"Length: 5"), 404),
+        (
+            b"PATCH"
+            + post("/v0/topics/a", b"", "Expect: 100-continue").replace(b"Length: 0", b"Length: 5")[4:],
+            405,
+        ),
+        (
+            post("/v0/topics/a", b"", "Expect: 100-continue", "Origin: http://elsewhere.example").replace(
+                b"Length: 0", b"Length: 5"
+            ),
+            403,
+        ),
+    ],
+    ids=["too-large", "no-route", "no-method", "foreign-page"],
+)
+def test_a_refused_body_is_not_asked_for(server: Server, data: bytes, status: int) -> None:
+    with server.connect() as wire:
+        wire.send(data)
+        ending = rest_of(wire, within_s=4)
+    assert ending.statuses == [status]
+
+
+def test_continue_is_said_once_however_slowly_the_body_comes(topic: Topic) -> None:
+    with topic.server.connect() as wire:
+        send_apart(
+            wire,
+            [
+                chunked_post(topic.path, b"", "Expect: 100-continue"),
+                *(bytes([byte]) for byte in GOOD_BODY),
+            ],
+            apart_s=0.005,
+        )
+        assert rest_of(wire, within_s=1).statuses == [100, 201]
+
+
+# -- other protocols --------------------------------------------------------------------------------------
+
+H2C = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA")
+WEBSOCKET = (
+    "Connection: Upgrade",
+    "Upgrade: websocket",
+    "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+)
+
+
+def test_a_websocket_where_there_is_none_is_refused(topic: Topic) -> None:
+    for path in ("/v0/health", topic.path, "/nowhere"):
+        with topic.server.connect() as wire:
+            wire.send(get(path, *WEBSOCKET))
+            ending = rest_of(wire, within_s=1)
+        assert ending.statuses[0] in (200, 400, 404), path
+        assert 101 not in ending.statuses
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["whole", "body-behind-head"])
+def test_a_post_that_offers_h2c_is_applied_once_and_answered(topic: Topic, apart: bool) -> None:
+    topic.put()
+    data = post(topic.path, WRITE, *H2C)
+    with topic.server.connect() as wire:
+        send_apart(wire, [data[: -len(WRITE)], WRITE] if apart else [data], apart_s=0.1)
+        ending = rest_of(wire, within_s=1)
+    assert ending.statuses[0] in (200, 101), ending
+    eventually(lambda: topic.seqs() == [1])
+
+
+def test_an_upgrade_in_two_packets_behind_a_request_reaches_nothing_twice(topic: Topic) -> None:
+    """The rest of the second head is itself a request, should somebody take it for one."""
+    topic.put()
+    upgrade = get("/v0/health", f"X: POST {topic.path} HTTP/1.1", *WEBSOCKET)
+    at = upgrade.index(b"POST")
+    with topic.server.connect() as wire:
+        send_apart(wire, [poll(topic.path, 400) + post(topic.path), upgrade[:at]], apart_s=0.1)
+        # The answers of both are there before the rest is sent.
+        assert wire.answer("POST").status == 200
+        assert wire.answer("POST").status == 200
+        send_apart(wire, [upgrade[at:]])
+        ending = rest_of(wire, within_s=1)
+    assert len(ending.statuses) <= 1
+    assert topic.seqs() == [1]
+
+
+def test_connect_and_trace_open_nothing(server: Server) -> None:
+    for request in (
+        b"CONNECT elsewhere.example:443 HTTP/1.1",
+        b"TRACE /v0/health HTTP/1.1",
+        b"OPTIONS * HTTP/1.1",
+    ):
+        with server.connect() as wire:
+            wire.send(request + b"\r\nHost: 127.0.0.1\r\nX-Secret: s\r\n\r\n")
+            answer = wire.answer()
+        assert answer.status in (400, 404, 405, 501), request
+        assert b"X-Secret" not in answer.body
+
+
+def test_readers_of_both_kinds_may_wait_while_others_are_refused(topic: Topic) -> None:
+    """Refusals on other connections do not disturb a long-poll."""
+    topic.put()
+    woken: list[int] = []
+
+    def wait() -> None:
+        with topic.server.connect() as wire:
+            wire.send(poll(topic.path, 20_000))
+            woken.extend(record["$seq"] for record in wire.answer("POST").ok()["records"])
+
+    reader = threading.Thread(target=wait)
+    reader.start()
+    for _ in range(20):
+        refused_and_ended(topic.server, [get("/v0/health", "X : a")])
+    topic.write("now")
+    reader.join(10)
+    assert woken == [1]
