@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := topics shards gateway spark_sinks
 
-.PHONY: run test check fix clean
+.PHONY: run test check fix bench clean
 
 run: $(VENV)/.installed
 	$(BIN)/topics serve
@@ -22,6 +22,10 @@ check: $(VENV)/.installed-dev
 fix: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Beside Redis Streams where redis-server is installed; needs wrk. BENCH="--quick" takes a minute.
+bench: $(VENV)/.installed
+	$(BIN)/python -m benchmarks $(BENCH)
 
 clean:
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

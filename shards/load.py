@@ -81,13 +81,13 @@ def _is_no_space(error: BaseException | None) -> bool:
 
 
 def _check_witness(files: list[LogFile], options: WalOptions, state: Replay, findings: Findings) -> None:
-    """Preallocation leaves a file at a multiple of its step; only a closed log may end elsewhere."""
+    """Preallocation leaves a file at a multiple of a granule; only a closed log may end elsewhere."""
     written = [at for at, file in enumerate(files) if file.session_first is not None]
     last = written[-1] if written else -1
     # What stands behind the last written file was only just made when its session ended.
     suspects = files[last + 1 :] if state.closed else files[max(last, 0) :]
     for file in suspects:
-        if file.size % options.step_bytes:
+        if file.size % options.granule_bytes:
             findings.unnamed_loss.append(f"{file.path} was cut off at {file.size} bytes")
 
 

@@ -43,7 +43,7 @@ class Worker:
         self._clock = RealClock()
         self._syncer = ThreadSyncer(self._disk)
         self._wal: WalWriter | None = None
-        self._wal_options = WalOptions(file_bytes=self._settings.wal_file_bytes)
+        self._wal_options = WalOptions.of_files(self._settings.wal_file_bytes)
         self.actor = Actor(
             _listen(boot.shard_socket(boot.index)),
             self._syncer,

@@ -12,6 +12,7 @@ Decided elsewhere: when to sync (sync.py), what to do about a failure (the actor
 import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from shards.disk import Disk, Fd
 from shards.wal import batch as codec
@@ -33,6 +34,16 @@ class WalOptions:
     directory: str = "wal"
     file_bytes: int = 64 * MIB  # a file that has grown past this is followed by a new one
     step_bytes: int = 8 * MIB  # preallocated at once
+
+    @classmethod
+    def of_files(cls, file_bytes: int) -> "WalOptions":
+        """Options for files of this size: small ones are preallocated in smaller steps, of whole MiB."""
+        return cls(file_bytes=file_bytes, step_bytes=max(1, min(8 * MIB, file_bytes) // MIB) * MIB)
+
+    @property
+    def granule_bytes(self) -> int:
+        """Every size that preallocation leaves is a multiple of this, whatever the settings are."""
+        return gcd(self.step_bytes, MIB)
 
 
 @dataclass(frozen=True, slots=True)
