@@ -5,6 +5,7 @@ A benchmark is not a test: it fails only when nothing could be measured, never b
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -23,6 +24,8 @@ _QUICK_DIFF_RECORDS = 10_000
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
+    # An exception, so that a run which is asked to end takes its servers with it.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     rows = chosen(options.rows, quick=options.quick, long=options.long)
     if not rows:
         names = "\n".join(f"  {row.name}" for row in ROWS)

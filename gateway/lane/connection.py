@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Callable
 from email.utils import formatdate
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from shards.client import Ticket
 
 RECEIVE_BYTES: Final = 256 * 1024
+HEAD_RECEIVE_BYTES: Final = 64 * 1024
+# Requests of one connection that are served before others have their turn.
+STEPS_PER_TURN: Final = 64
 IDLE_S: Final = 75.0
 HEAD_S: Final = 30.0
 BODY_IDLE_S: Final = 30.0
@@ -52,6 +55,8 @@ class Lane(Protocol):
     def handle(self, request: Request) -> Handling[Response]: ...
     def in_task(self, connection: "Connection", effect: Effect[Any]) -> None: ...
     def hand_over(self, connection: "Connection", data: bytes) -> None: ...
+    def resume(self, connection: "Connection", result: Any, error: Exception | None) -> None: ...
+    def come_back(self, connection: "Connection") -> None: ...
     def rearm(self, connection: "Connection") -> None: ...
     def drop(self, connection: "Connection") -> None: ...
 
@@ -69,10 +74,12 @@ class Connection:
         "_out",
         "_running",
         "_ticket",
+        "_unread",
         "_untouched",
         "closed",
         "deadline",
         "fd",
+        "half_closed",
         "interest",
         "peer_done",
         "sock",
@@ -84,6 +91,7 @@ class Connection:
         self.fd = sock.fileno()
         self.interest = 0
         self.closed = False
+        self.half_closed = False
         self.peer_done = False
         self.deadline = time.monotonic() + HEAD_S
         # What has arrived and was not looked at yet.
@@ -97,6 +105,8 @@ class Connection:
         self._body_limit: int | None = None
         self._out: memoryview | None = None
         self._close_after = False
+        # More is on its way than will be read.
+        self._unread = False
         self._lingering = False
         self._running = False
 
@@ -119,39 +129,46 @@ class Connection:
 
     def on_readable(self) -> None:
         try:
-            data = self.sock.recv(RECEIVE_BYTES)
+            data = self.sock.recv(HEAD_RECEIVE_BYTES if self._body_limit is None else RECEIVE_BYTES)
         except BlockingIOError:
             return
         except OSError:
             self.close()
             return
         if not data:
-            self.on_peer_done()
+            self._on_peer_done()
         elif not self._lingering:
             if self.idle:
                 self.deadline = time.monotonic() + HEAD_S
             self._buffer = self._buffer + data if self._buffer else data
-            self._run()
+            self.proceed()
 
-    def on_peer_done(self) -> None:
+    def on_half_closed(self) -> None:
         """The peer sends no more. It may still want its answers; if it has left, it will not take them."""
-        if self.peer_done:
-            return
-        self.peer_done = True
+        self.half_closed = True
+        if self._handling is not None and self._body_limit is None:
+            self.deadline = time.monotonic() + HALF_CLOSED_S
+        self._lane.rearm(self)
+
+    def _on_peer_done(self) -> None:
+        self.peer_done = self.half_closed = True
         if self._body_limit is not None or (self._handling is None and self._out is None):
             self.close()
         else:
-            self.deadline = time.monotonic() + HALF_CLOSED_S
+            self.deadline = min(self.deadline, time.monotonic() + HALF_CLOSED_S)
             self._lane.rearm(self)
 
-    def _run(self) -> None:
+    def proceed(self) -> None:
         """Do what can be done with what has arrived. Answers that are there at once do not nest."""
-        if self._running:
+        if self._running or self.closed:
             return
         self._running = True
         try:
-            while not self.closed and self._step():
-                pass
+            for _ in range(STEPS_PER_TURN):
+                if self.closed or not self._step():
+                    break
+            else:
+                self._lane.come_back(self)
         finally:
             self._running = False
         if not self.closed:
@@ -199,7 +216,7 @@ class Connection:
         response = error_response(refused, time.monotonic_ns())
         response.status = error.status
         response.headers.append(("content-length", str(len(response.body))))
-        self._close_after = True
+        self._close_after = self._unread = True
         self._send(response)
 
     # -- handling
@@ -214,7 +231,7 @@ class Connection:
             arrived_ns=time.monotonic_ns(),
         )
         self._head, self._body = head, head.body()
-        self.deadline = time.monotonic() + HALF_CLOSED_S if self.peer_done else _FOREVER
+        self.deadline = time.monotonic() + HALF_CLOSED_S if self.half_closed else _FOREVER
         self._lane.gateway.under_way += 1
         self._handling = self._lane.handle(request)
         self._advance(self._handling.send, None)
@@ -237,7 +254,12 @@ class Connection:
                     step, value = handling.send, body
                 elif isinstance(effect, Ask) and len(effect.body) <= INLINE_BYTES_MAX:
                     self._ticket = effect.link.submit(
-                        effect.op, effect.topic, effect.params, effect.body, effect.arrived_ns, self.resume
+                        effect.op,
+                        effect.topic,
+                        effect.params,
+                        effect.body,
+                        effect.arrived_ns,
+                        partial(self._lane.resume, self),
                     )
                     return
                 else:
@@ -255,7 +277,7 @@ class Connection:
             self._advance(self._handling.throw, error)
         else:
             self._advance(self._handling.send, result)
-        self._run()
+        self.proceed()
 
     def _read_body(self, limit_bytes: int) -> bytes | None:
         """The body if it is complete; else None, and the handler is resumed when it is."""
@@ -357,13 +379,13 @@ class Connection:
         if not self._out:
             self._out = None
             self._after_answer()
-            self._run()
+            self.proceed()
 
     def _after_answer(self) -> None:
         if self.closed or self._handling is not None:
             # "100 Continue" is not the answer itself.
             return
-        unread = self._body is not None and not self._body.complete
+        unread = self._unread or bool(self._buffer) or (self._body is not None and not self._body.complete)
         self._head = self._body = None
         if self._close_after:
             self._linger() if unread and not self.peer_done else self.close()
@@ -388,7 +410,7 @@ class Connection:
             self._body_limit = None
             silence = InvalidRequest(f"the body stopped arriving for {BODY_IDLE_S:.0f} s", field="body")
             self._advance(self._handling.throw, silence)
-            self._run()
+            self.proceed()
         else:
             self.close()
 

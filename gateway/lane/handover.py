@@ -22,12 +22,15 @@ from hypercorn.utils import wrap_app
 
 from gateway.app import GatewayApp
 from gateway.http import error_response
+from gateway.lane.connection import HALF_CLOSED_S
 from gateway.lane.parsing import H2_PREFACE, BadRequest, Body, head_end, parse_head, without_empty_lines
 from topics.errors import InvalidRequest
 
 log = logging.getLogger(__name__)
 
 RECEIVE_BYTES: Final = 64 * 1024
+# How long a refusal waits for the answers of requests before it: longer than the longest long-poll.
+ANSWERS_S: Final = 40.0
 
 
 class HypercornDoor:
@@ -72,40 +75,53 @@ class HypercornDoor:
 
 
 class _Guard:
-    """Checks the heads of an HTTP/1.1 stream on their way to somebody else."""
+    """Follows an HTTP/1.1 stream on its way to somebody else, and judges its heads and framing."""
 
     def __init__(self) -> None:
         self.heads = 0
+        # The other side speaks something else by now, which is not ours to judge.
+        self.over = False
         self._held = b""
         self._body: Body | None = None
         self._untouched = True
-        self._over = False
 
-    def check(self, data: bytes) -> None:
-        """Raises BadRequest."""
-        if self._over:
-            return
-        data, self._held = self._held + data, b""
-        if self._untouched and H2_PREFACE.startswith(data[: len(H2_PREFACE)]):
-            self._held = data
-            # HTTP/2 has a framing of its own; what comes is not ours to judge.
-            self._over = len(data) >= len(H2_PREFACE)
-            return
+    @property
+    def in_body(self) -> bool:
+        return self._body is not None and not self._body.complete
+
+    def check(self, data: bytes) -> tuple[int, BadRequest | None]:
+        """How many of these bytes may pass, and what is wrong with those behind them."""
+        if self.over:
+            return len(data), None
+        whole, self._held = self._held + data, b""
+        if self._untouched and H2_PREFACE.startswith(whole[: len(H2_PREFACE)]):
+            self._held = whole
+            self.over = len(whole) >= len(H2_PREFACE)
+            return len(data), None
         self._untouched = False
-        while data and not self._over:
-            if self._body is not None and not self._body.complete:
-                data = self._body.feed(data)
-                self._body.forget()
-                continue
-            data = without_empty_lines(data)
-            end = head_end(data)
-            if end < 0:
-                self._held = data
-                return
-            head = parse_head(data[:end])
-            self.heads += 1
-            self._over = head.upgrade
-            self._body, data = head.body(), data[end:]
+        rest = whole
+        try:
+            while rest:
+                rest = self._follow(rest)
+        except BadRequest as error:
+            return max(0, len(data) - len(rest)), error
+        return len(data), None
+
+    def _follow(self, data: bytes) -> bytes:
+        """One step through the stream; what is left of it."""
+        if self._body is not None and not self._body.complete:
+            following = self._body.feed(data)
+            self._body.forget()
+            return following
+        data = without_empty_lines(data)
+        end = head_end(data)
+        if end < 0:
+            self._held = data
+            return b""
+        head = parse_head(data[:end])
+        self.heads += 1
+        self._body = head.body()
+        return data[end:]
 
 
 class _GuardedStream:
@@ -116,21 +132,32 @@ class _GuardedStream:
         self._data = data
         self._guard = _Guard()
         self._answers = 0
+        self._answered = trio.lowlevel.ParkingLot()
+        self._refusal: BadRequest | None = None
         self.socket = stream.socket
 
     async def receive_some(self, max_bytes: int = RECEIVE_BYTES) -> bytes:
-        data, self._data = self._data, b""
-        if not data:
-            data = bytes(await self._stream.receive_some(max_bytes))
-        try:
-            self._guard.check(data)
-        except BadRequest as error:
-            await self._refuse(error)
-            raise trio.ClosedResourceError from error
-        return data
+        if self._refusal is None:
+            data, self._data = self._data, b""
+            if not data:
+                data = bytes(await self._stream.receive_some(max_bytes))
+            if not data:
+                # It may only have said that it sends no more; Hypercorn would drop the answers it waits for.
+                await self._all_answered(HALF_CLOSED_S)
+            passing, self._refusal = self._guard.check(data)
+            if self._refusal is None or passing:
+                return data[:passing]
+        await self._all_answered(ANSWERS_S)
+        await self._refuse(self._refusal)
+        raise trio.ClosedResourceError
+
+    async def _all_answered(self, timeout_s: float) -> None:
+        """Wait until every request that was passed on whole has its answer."""
+        with trio.move_on_after(timeout_s):
+            while self._answers < self._guard.heads - self._guard.in_body:
+                await self._answered.park()
 
     async def _refuse(self, error: BadRequest) -> None:
-        """Answer, unless an earlier request still waits for its own; and end the connection."""
         refused = InvalidRequest(f"not a valid HTTP request: {error}", field="request")
         body = error_response(refused, time.monotonic_ns()).body
         head = (
@@ -139,16 +166,19 @@ class _GuardedStream:
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         with suppress(trio.BrokenResourceError, trio.BusyResourceError):
-            if self._guard.heads <= self._answers:
-                await self._stream.send_all(head.encode() + body)
+            await self._stream.send_all(head.encode() + body)
             await self._stream.send_eof()
         # Hypercorn would wait for the connection to be idle long enough.
         await self._stream.aclose()
 
     async def send_all(self, data: bytes) -> None:
-        # Hypercorn sends the head of an answer by itself; 1xx are not answers.
-        self._answers += data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 1")
         await self._stream.send_all(data)
+        # Hypercorn sends the head of an answer by itself; 1xx are not answers.
+        if data.startswith(b"HTTP/1.1 101"):
+            self._guard.over = True
+        elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 1"):
+            self._answers += 1
+            self._answered.unpark_all()
 
     async def send_eof(self) -> None:
         await self._stream.send_eof()

@@ -122,7 +122,6 @@ def _run(head: Head, data: bytes) -> None:
     except httptools.HttpParserUpgrade:
         head.upgrade = True
     head.version = parser.get_http_version()
-    head.keep_alive = parser.should_keep_alive() and head.version == "1.1"
 
 
 def _check(head: Head) -> None:
@@ -130,6 +129,8 @@ def _check(head: Head) -> None:
         raise BadRequest(f"HTTP/{head.version} is not spoken here", status=505)
     if len(head.headers) > HEADERS_MAX:
         raise BadRequest(f"more than {HEADERS_MAX} headers", status=431)
+    tokens = {token.strip().lower() for value in head.values(b"connection") for token in value.split(b",")}
+    head.keep_alive = head.version == "1.1" and b"close" not in tokens
     hosts = codings = 0
     for name, value in head.headers:
         lowered = name.lower()

@@ -46,6 +46,7 @@ class Reactor:
         self._epoll = select.epoll()
         self._nursery: trio.Nursery | None = None
         self._accepting = False
+        self._unfinished: list[Connection] = []
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         self._listener.setblocking(False)
@@ -56,7 +57,10 @@ class Reactor:
                 nursery.start_soon(self._watch_deadlines)
                 task_status.started()
                 while True:
-                    await trio.lowlevel.wait_readable(self._epoll.fileno())
+                    if self._unfinished:
+                        await trio.lowlevel.checkpoint()
+                    else:
+                        await trio.lowlevel.wait_readable(self._epoll.fileno())
                     self._sweep()
         finally:
             for connection in list(self._connections.values()):
@@ -79,6 +83,9 @@ class Reactor:
     # -- sweeps
 
     def _sweep(self) -> None:
+        unfinished, self._unfinished = self._unfinished, []
+        for waiting in unfinished:
+            self._guard(waiting, waiting.proceed)
         for fd, event in self._epoll.poll(0, EVENTS_PER_SWEEP):
             connection = self._connections.get(fd)
             if connection is None:
@@ -94,8 +101,8 @@ class Reactor:
             connection.on_writable()
         if event & select.EPOLLIN and not connection.closed:
             connection.on_readable()
-        elif event & select.EPOLLRDHUP and not connection.closed:
-            connection.on_peer_done()
+        if event & select.EPOLLRDHUP and not connection.closed and not connection.half_closed:
+            connection.on_half_closed()
 
     def _guard(self, connection: Connection, act: Callable[..., None], *args: object) -> None:
         """Nothing that one connection does may end the others."""
@@ -158,9 +165,16 @@ class Reactor:
         try:
             result = await effect.perform()
         except Exception as error:
-            self._guard(connection, connection.resume, None, error)
+            self.resume(connection, None, error)
         else:
-            self._guard(connection, connection.resume, result, None)
+            self.resume(connection, result, None)
+
+    def resume(self, connection: Connection, result: Any, error: Exception | None) -> None:
+        self._guard(connection, connection.resume, result, error)
+
+    def come_back(self, connection: Connection) -> None:
+        """There is more to do for this connection than its turn allows."""
+        self._unfinished.append(connection)
 
     def hand_over(self, connection: Connection, data: bytes) -> None:
         self._forget(connection)
@@ -168,7 +182,7 @@ class Reactor:
 
     def rearm(self, connection: Connection) -> None:
         interest = select.EPOLLIN if connection.wants_read else 0
-        if not connection.peer_done:
+        if not connection.half_closed:
             interest |= select.EPOLLRDHUP
         if connection.wants_write:
             interest |= select.EPOLLOUT

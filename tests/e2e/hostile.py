@@ -20,8 +20,11 @@ import h2.connection
 import h2.events
 import pytest
 
+from tests.e2e.server import Answer
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from io import BufferedReader
 
     from tests.e2e.server import Server, Wire
 
@@ -95,6 +98,23 @@ def rest_of(wire: Wire, *, within_s: float = 3.0) -> Ending:
             return Ending(data, closed=True)
         data += part
     return Ending(data, closed=False)
+
+
+def answers(wire: Wire, count: int) -> list[Answer]:
+    """So many answers to pipelined requests, in order (`Wire.answer` would read too far)."""
+    stream = wire.sock.makefile("rb")
+    return [_answer(stream) for _ in range(count)]
+
+
+def _answer(stream: BufferedReader) -> Answer:
+    status_line = stream.readline()
+    assert status_line.startswith(b"HTTP/1.1 "), status_line
+    headers: dict[str, str] = {}
+    while line := stream.readline().strip():
+        name, _, value = line.decode("latin-1").partition(":")
+        headers[name.lower()] = value.strip()
+    body = stream.read(int(headers.get("content-length", "0")))
+    return Answer(int(status_line.split(b" ")[1]), headers, body)
 
 
 def send_apart(wire: Wire, pieces: Iterable[bytes], *, apart_s: float = 0.02) -> None:

