@@ -192,20 +192,29 @@ class Chunk:
             return 0
         return self.section_lengths[self.node_ids[index]]
 
-    def cut(self, index: int, *, tags: bool, meta: bool, data: bool) -> bytes:
-        """One record with its tag spliced in, or without its meta or data section."""
-        start, end = self.starts[index], self.end_offset(index)
-        head_end = start + self.heads[index]
-        out: list[bytes | bytearray] = [self.buffer[start:head_end]]
-        if tags and self.tags is not None and (tag := self.tags[index]):
-            out += (TAG_KEY, tag)
-        meta_start = end - 1 - (self.meta_lengths[index] if self.meta_lengths is not None else 0)
-        body_start = head_end
-        if not data:
-            node_end = head_end + self.node_length(index)
-            out.append(self.buffer[head_end:node_end])
-            body_start = meta_start
-        out.append(self.buffer[body_start : end if meta else meta_start])
-        if not meta:
-            out.append(b"}")
+    def cut(self, start: int, stop: int, *, tags: bool, meta: bool, data: bool) -> bytes:
+        """Records `start` … `stop - 1` with their tags spliced in, or without their meta or data."""
+        base = self.starts[start]
+        text = bytes(memoryview(self.buffer)[base : self.end_offset(stop - 1)])
+        ends = [following - 1 - base for following in self.starts[start + 1 : stop]]
+        ends.append(len(text))
+        heads = self.heads[start:stop]
+        tag_list = self.tags.slice(start, stop) if tags and self.tags is not None else None
+        metas = self.meta_lengths[start:stop] if self.meta_lengths is not None else None
+        out: list[bytes] = []
+        at = 0
+        for index, end in enumerate(ends):
+            head_end = at + heads[index]
+            out.append(text[at:head_end])
+            if tag_list is not None and tag_list[index]:
+                out += (TAG_KEY, tag_list[index])
+            meta_start = end - 1 - (metas[index] if metas is not None else 0)
+            if data:
+                out.append(text[head_end : end if meta else meta_start])
+            else:
+                out.append(text[head_end : head_end + self.node_length(start + index)])
+                out.append(text[meta_start : end if meta else meta_start])
+            out.append(b"," if meta else b"},")
+            at = end + 1
+        out[-1] = b"" if meta else b"}"
         return b"".join(out)

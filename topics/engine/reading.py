@@ -82,12 +82,9 @@ def _take(chunk: "Chunk", first: int, last: int, options: ReadOptions, result: R
     for start, stop in _wanted_runs(chunk, first, last, options.nodes):
         taken = _fitting(chunk, start, stop, options, result)
         if taken:
-            if options.as_stored:
-                part = chunk.slice(start, start + taken)
-                result.parts.append(part)
-                result.size_bytes += len(part)
-            else:
-                _take_cut(chunk, start, start + taken, options, result)
+            part = _part(chunk, start, start + taken, options)
+            result.parts.append(part)
+            result.size_bytes += len(part)
             result.count += taken
         if start + taken < stop:
             _examined(chunk, result, start + taken - 1 if taken else start - 1, first)
@@ -130,10 +127,9 @@ def _wanted_runs(chunk: "Chunk", first: int, last: int, nodes: frozenset[bytes])
             yield begin + first, start
 
 
-def _take_cut(chunk: "Chunk", start: int, stop: int, options: ReadOptions, result: ReadResult) -> None:
-    for index in range(start, stop):
-        part = chunk.cut(
-            index, tags=options.include_tags, meta=options.include_meta, data=options.include_data
-        )
-        result.parts.append(part)
-        result.size_bytes += len(part)
+def _part(chunk: "Chunk", start: int, stop: int, options: ReadOptions) -> bytes | memoryview:
+    if options.as_stored:
+        return chunk.slice(start, stop)
+    return chunk.cut(
+        start, stop, tags=options.include_tags, meta=options.include_meta, data=options.include_data
+    )

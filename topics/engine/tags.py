@@ -86,6 +86,16 @@ class TagColumn:
         start = self._ends[index - 1] if index else 0
         return bytes(self._bytes[start : self._ends[index]])
 
+    def slice(self, start: int, stop: int) -> list[bytes]:
+        """The tags of records `start` … `stop - 1`."""
+        begin = self._ends[start - 1] if start else 0
+        text = bytes(self._bytes[begin : self._ends[stop - 1]])
+        out, at = [], 0
+        for end in self._ends[start:stop]:
+            out.append(text[at : end - begin])
+            at = end - begin
+        return out
+
     def find(self, match: TagMatch, *, below: int) -> Iterator[int]:
         """Record numbers below `below` whose tag matches, in no particular order."""
         self._merge_tail()
