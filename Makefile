@@ -16,7 +16,7 @@ test: check
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict $(PACKAGES) tests
+	$(BIN)/mypy --strict $(PACKAGES) benchmarks tests
 	$(BIN)/lint-imports
 
 fix: $(VENV)/.installed-dev

@@ -62,7 +62,7 @@ class Response:
     headers: list[tuple[str, str]] = field(default_factory=list)
 
     def has_header(self, name: str) -> bool:
-        return any(known.lower() == name for known, _ in self.headers)
+        return name in (known.lower() for known, _ in self.headers)
 
 
 def path_of(target: bytes) -> bytes:

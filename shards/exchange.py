@@ -48,6 +48,10 @@ RETRY_AFTER_S: Final = 1
 OnDone: TypeAlias = Callable[[Reply | None, errors.TopicsError | None], None]
 
 
+# Shared by all requests whose answer comes by a call: making an event costs as much as packing a request.
+_NOBODY_SLEEPS: Final = trio.Event()
+
+
 class _Waiter:
     """One request in flight: what has been sent of it, and what has come back."""
 
@@ -66,7 +70,7 @@ class _Waiter:
 
     def __init__(self, on_done: OnDone | None = None) -> None:
         # Either somebody sleeps until there is news, or somebody is called when there is an answer.
-        self.wake = trio.Event()
+        self.wake = trio.Event() if on_done is None else _NOBODY_SLEEPS
         self.on_done = on_done
         self.sent = False
         self.abandoned = False

@@ -8,6 +8,7 @@ Kept here and nowhere else:
 
 import argparse
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -91,7 +92,15 @@ def boot(argv: Sequence[str] | None = None) -> Boot:
         if fd is not None:
             os.set_inheritable(fd, False)
     logs.configure(told.title)
+    _collect_garbage_less()
     return told
+
+
+def _collect_garbage_less() -> None:
+    """Hot paths make few cycles; looking for them every 700 objects costs several percent."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def _die_with_parent(parent_pid: int) -> None:

@@ -47,6 +47,11 @@ def _date_line(second: int) -> bytes:
     return f"date: {formatdate(second, usegmt=True)}\r\n".encode()
 
 
+@lru_cache(maxsize=4096)
+def _header_line(name: str, value: str) -> bytes:
+    return f"{name}: {value}\r\n".encode("latin-1")
+
+
 class Lane(Protocol):
     """What a connection needs from the reactor around it."""
 
@@ -119,7 +124,7 @@ class Connection:
         """What was sent ahead of an answer waits in the kernel, apart from one receive."""
         if self.peer_done or self._out is not None:
             return False
-        return self._lingering or self._handling is None or self._body_limit is not None
+        return self._lingering or self._handling is None or self._body_limit is not None or not self._buffer
 
     @property
     def wants_write(self) -> bool:
@@ -341,7 +346,7 @@ class Connection:
 
     def _send(self, response: Response) -> None:
         lines = [_STATUS_LINES[response.status], _date_line(int(time.time()))]
-        lines += [f"{name}: {value}\r\n".encode("latin-1") for name, value in response.headers]
+        lines += [_header_line(name, value) for name, value in response.headers]
         if self._close_after:
             lines.append(b"connection: close\r\n")
         lines.append(b"\r\n")
