@@ -76,6 +76,7 @@ class _Inflater:
             self._size += len(piece)
             room -= len(piece)
             if self._size > self._limit_bytes:
+                self._pieces.clear()
                 raise PayloadTooLarge(self._limit_bytes)
             if not self._zlib.unused_data.startswith(_GZIP_MAGIC):
                 self._rest = self._zlib.unconsumed_tail

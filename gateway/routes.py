@@ -102,6 +102,8 @@ async def dispatch(gateway: Gateway, request: Request) -> Response:
         response = await _answer(gateway, request)
     except errors.TopicsError as error:
         response = error_response(error, request.arrived_ns)
+        # Its traceback holds the frames it passed, and with them a body that was refused for its size.
+        error.__traceback__ = error.__context__ = None
     except Exception:
         log.exception("request.failed", extra={"method": request.method, "path": request.shown_path})
         internal = errors.Internal("an error inside the server; its log has the details")

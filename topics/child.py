@@ -100,7 +100,7 @@ def _collect_garbage_less() -> None:
     """Hot paths make few cycles; looking for them every 700 objects costs several percent."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(10_000, 10, 10)
 
 
 def _die_with_parent(parent_pid: int) -> None:

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 RECEIVE_BYTES: Final = 64 * 1024
 # How long a refusal waits for the answers of requests before it: longer than the longest long-poll.
 ANSWERS_S: Final = 40.0
+# What Hypercorn gets to end a connection whose client has left.
+GONE_S: Final = 0.1
 
 
 class HypercornDoor:
@@ -68,7 +70,8 @@ class HypercornDoor:
         stream = cast("trio.SSLStream[trio.SocketStream]", guarded)
         state = ConnectionState(self._state.copy())
         try:
-            await TCPServer(self._app, self._config, self._context, state, stream)
+            with trio.CancelScope() as guarded.life:
+                await TCPServer(self._app, self._config, self._context, state, stream)
         except Exception:
             # One broken connection must not end the others.
             log.exception("connection.failed")
@@ -135,6 +138,7 @@ class _GuardedStream:
         self._answered = trio.lowlevel.ParkingLot()
         self._refusal: BadRequest | None = None
         self.socket = stream.socket
+        self.life = trio.CancelScope()
 
     async def receive_some(self, max_bytes: int = RECEIVE_BYTES) -> bytes:
         if self._refusal is None:
@@ -144,6 +148,8 @@ class _GuardedStream:
             if not data:
                 # It may only have said that it sends no more; Hypercorn would drop the answers it waits for.
                 await self._all_answered(HALF_CLOSED_S)
+                # Hypercorn would keep the connection until its idle time is over.
+                self.life.deadline = trio.current_time() + GONE_S
             passing, self._refusal = self._guard.check(data)
             if self._refusal is None or passing:
                 return data[:passing]
