@@ -135,9 +135,9 @@ async def test_a_connection_that_says_nothing_ends(lane: Running, monkeypatch: p
     monkeypatch.setattr(lane_connection, "HEAD_S", 0.05)
     monkeypatch.setattr(lane_connection, "IDLE_S", 0.05)
     async with await lane.connect() as silent, await lane.connect() as idle:
-        assert await ended(silent) == b""
         await idle.send_all(HEALTH)
         await answers(idle, 1)
+        assert await ended(silent) == b""
         assert await ended(idle) == b""
     assert lane.connections == []
 
@@ -284,10 +284,10 @@ async def test_what_is_sent_ahead_of_an_answer_is_read_within_bounds(lane: Runni
     async with await lane.connect() as stream:
         await stream.send_all(DIFF)
         await lane.shard.wait_until(lambda: len(lane.shard.requests) == 1)
-        with trio.move_on_after(5) as patience:
+        with trio.move_on_after(0.5) as patience:
             for _ in range(100):
                 await stream.send_all(HEALTH * 10_000)
-                patience.deadline = trio.current_time() + 0.3
+                patience.deadline = trio.current_time() + 0.5
         assert patience.cancelled_caught, "36 MB of requests were read while the first one waited"
         [connection] = lane.connections
         assert len(connection._buffer) <= RECEIVE_BYTES
