@@ -5,8 +5,10 @@ Hypercorn's `TCPServer` is an internal class: it takes any stream with `receive_
 """
 
 import logging
+import re
 import socket
 import time
+from collections import deque
 from contextlib import suppress
 from email.utils import formatdate
 from http import HTTPStatus
@@ -28,6 +30,7 @@ from topics.errors import InvalidRequest
 
 log = logging.getLogger(__name__)
 
+_CONTENT_LENGTH: Final = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
 RECEIVE_BYTES: Final = 64 * 1024
 # How long a refusal waits for the answers of requests before it: longer than the longest long-poll.
 ANSWERS_S: Final = 40.0
@@ -65,16 +68,19 @@ class HypercornDoor:
         self._nursery.start_soon(self._serve, sock, data)
 
     async def _serve(self, sock: socket.socket, data: bytes) -> None:
-        guarded = _GuardedStream(trio.SocketStream(trio.socket.from_stdlib_socket(sock)), data)
+        owned = trio.socket.from_stdlib_socket(sock)
+        guarded = _GuardedStream(trio.SocketStream(owned), data)
         # It asks a stream for what a plain one does not have, and copes.
         stream = cast("trio.SSLStream[trio.SocketStream]", guarded)
         state = ConnectionState(self._state.copy())
         try:
-            with trio.CancelScope() as guarded.life:
+            with guarded.life:
                 await TCPServer(self._app, self._config, self._context, state, stream)
         except Exception:
             # One broken connection must not end the others.
             log.exception("connection.failed")
+        finally:
+            owned.close()
 
 
 class _Guard:
@@ -82,6 +88,7 @@ class _Guard:
 
     def __init__(self) -> None:
         self.heads = 0
+        self.methods: deque[bytes] = deque()  # of requests whose answer has not begun
         # The other side speaks something else by now, which is not ours to judge.
         self.over = False
         self._held = b""
@@ -123,6 +130,7 @@ class _Guard:
             return b""
         head = parse_head(data[:end])
         self.heads += 1
+        self.methods.append(head.method)
         self._body = head.body()
         return data[end:]
 
@@ -135,6 +143,7 @@ class _GuardedStream:
         self._data = data
         self._guard = _Guard()
         self._answers = 0
+        self._body_left = 0  # of the answer that is being sent
         self._answered = trio.lowlevel.ParkingLot()
         self._refusal: BadRequest | None = None
         self.socket = stream.socket
@@ -144,7 +153,7 @@ class _GuardedStream:
         if self._refusal is None:
             data, self._data = self._data, b""
             if not data:
-                data = bytes(await self._stream.receive_some(max_bytes))
+                data = await self._received(max_bytes)
             if not data:
                 # It may only have said that it sends no more; Hypercorn would drop the answers it waits for.
                 await self._all_answered(HALF_CLOSED_S)
@@ -156,6 +165,13 @@ class _GuardedStream:
         await self._all_answered(ANSWERS_S)
         await self._refuse(self._refusal)
         raise trio.ClosedResourceError
+
+    async def _received(self, max_bytes: int) -> bytes:
+        try:
+            return bytes(await self._stream.receive_some(max_bytes))
+        except trio.BrokenResourceError:
+            self.life.deadline = trio.current_time() + GONE_S
+            raise
 
     async def _all_answered(self, timeout_s: float) -> None:
         """Wait until every request that was passed on whole has its answer."""
@@ -179,10 +195,22 @@ class _GuardedStream:
 
     async def send_all(self, data: bytes) -> None:
         await self._stream.send_all(data)
-        # Hypercorn sends the head of an answer by itself; 1xx are not answers.
-        if data.startswith(b"HTTP/1.1 101"):
-            self._guard.over = True
-        elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 1"):
+        if not self._guard.over:
+            self._count(data)
+
+    def _count(self, data: bytes) -> None:
+        """Follow our own answers: Hypercorn sends the head of one by itself, and then its body."""
+        if self._body_left == 0:
+            if data.startswith(b"HTTP/1.1 101"):
+                self._guard.over = True
+            if not data.startswith(b"HTTP/1.1 ") or data.startswith(b"HTTP/1.1 1"):
+                return
+            head, _, data = data.partition(b"\r\n\r\n")
+            length = _CONTENT_LENGTH.search(head)
+            method = self._guard.methods.popleft() if self._guard.methods else b""
+            self._body_left = int(length[1]) if length and method != b"HEAD" else 0
+        self._body_left -= min(len(data), self._body_left)
+        if self._body_left == 0:
             self._answers += 1
             self._answered.unpark_all()
 

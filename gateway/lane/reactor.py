@@ -6,6 +6,7 @@ since its last turn. Sweeps are bounded, so that nobody else in this process wai
 
 import errno
 import logging
+import os
 import select
 import socket
 import time
@@ -47,6 +48,8 @@ class Reactor:
         self._nursery: trio.Nursery | None = None
         self._accepting = False
         self._unfinished: list[Connection] = []
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake_fd, select.EPOLLIN)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         self._listener.setblocking(False)
@@ -66,6 +69,7 @@ class Reactor:
             for connection in list(self._connections.values()):
                 connection.close()
             self._epoll.close()
+            os.close(self._wake_fd)
 
     def stop_accepting(self) -> None:
         """The listener is closed and idle connections end; those under way finish."""
@@ -88,7 +92,9 @@ class Reactor:
             self._guard(waiting, waiting.proceed)
         for fd, event in self._epoll.poll(0, EVENTS_PER_SWEEP):
             connection = self._connections.get(fd)
-            if connection is None:
+            if fd == self._wake_fd:
+                os.eventfd_read(fd)
+            elif connection is None:
                 self._accept()
             else:
                 self._guard(connection, self._serve, connection, event)
@@ -175,6 +181,8 @@ class Reactor:
     def come_back(self, connection: Connection) -> None:
         """There is more to do for this connection than its turn allows."""
         self._unfinished.append(connection)
+        # Whoever calls may be another task, while ours sleeps.
+        os.eventfd_write(self._wake_fd, 1)
 
     def hand_over(self, connection: Connection, data: bytes) -> None:
         self._forget(connection)
