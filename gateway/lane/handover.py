@@ -24,7 +24,7 @@ from hypercorn.utils import wrap_app
 
 from gateway.app import GatewayApp
 from gateway.http import error_response
-from gateway.lane.connection import HALF_CLOSED_S
+from gateway.lane.connection import HALF_CLOSED_S, WRITE_STALL_S
 from gateway.lane.parsing import H2_PREFACE, BadRequest, Body, head_end, parse_head, without_empty_lines
 from topics.errors import InvalidRequest
 
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 _CONTENT_LENGTH: Final = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
 RECEIVE_BYTES: Final = 64 * 1024
+SEND_BYTES: Final = 64 * 1024
 # How long a refusal waits for the answers of requests before it: longer than the longest long-poll.
 ANSWERS_S: Final = 40.0
 # What Hypercorn gets to end a connection whose client has left.
@@ -145,6 +146,7 @@ class _GuardedStream:
         self._answers = 0
         self._body_left = 0  # of the answer that is being sent
         self._answered = trio.lowlevel.ParkingLot()
+        self._sending = trio.Lock()
         self._refusal: BadRequest | None = None
         self.socket = stream.socket
         self.life = trio.CancelScope()
@@ -188,15 +190,30 @@ class _GuardedStream:
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         with suppress(trio.BrokenResourceError, trio.BusyResourceError):
-            await self._stream.send_all(head.encode() + body)
-            await self._stream.send_eof()
+            async with self._sending:
+                await self._send_slices(head.encode() + body)
+                await self._stream.send_eof()
         # Hypercorn would wait for the connection to be idle long enough.
         await self._stream.aclose()
 
     async def send_all(self, data: bytes) -> None:
-        await self._stream.send_all(data)
+        if not data:
+            return
+        async with self._sending:
+            await self._send_slices(data)
         if not self._guard.over:
             self._count(data)
+
+    async def _send_slices(self, data: bytes) -> None:
+        """A client that does not read is let go, also while Hypercorn does not look at it."""
+        view = memoryview(data)
+        while view:
+            with trio.move_on_after(WRITE_STALL_S) as patience:
+                await self._stream.send_all(view[:SEND_BYTES])
+            if patience.cancelled_caught:
+                self.life.cancel()
+                raise trio.BrokenResourceError("the client does not read its answers")
+            view = view[SEND_BYTES:]
 
     def _count(self, data: bytes) -> None:
         """Follow our own answers: Hypercorn sends the head of one by itself, and then its body."""

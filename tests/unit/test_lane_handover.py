@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import h2.connection
+import h2.errors
 import h2.events
 import pytest
 import trio
@@ -267,6 +268,38 @@ async def test_a_client_that_has_left_is_let_go(
     with trio.fail_after(5):
         await served.wait()
     assert served_sockets == [-1], "its socket was left to the garbage collector"
+
+
+async def parked_diff(request: Request) -> Answer:
+    """A diff waits for ever, like a long-poll; everything else is echoed."""
+    if request.op is Op.DIFF:
+        await trio.sleep_forever()
+    return await echo(request)
+
+
+async def test_a_client_that_leaves_cancels_its_long_poll_in_the_shard(quart: Running) -> None:
+    quart.shard.answer = parked_diff
+    stream = await quart.connect()
+    await stream.send_all(DIFF)
+    await quart.shard.wait_until(lambda: len(quart.shard.requests) == 1)
+    await stream.aclose()
+    await quart.shard.wait_until(lambda: len(quart.shard.cancelled) == 1)
+
+
+async def test_a_stream_that_is_reset_cancels_its_long_poll_in_the_shard_and_no_other(lane: Running) -> None:
+    lane.shard.answer = parked_diff
+    connection = h2.connection.H2Connection()
+    connection.initiate_connection()
+    fields = [(":method", "POST"), (":scheme", "http"), (":authority", "a")]
+    async with await lane.connect() as stream:
+        for number in (1, 3):
+            connection.send_headers(number, [*fields, (":path", "/v0/topics/a/diff")], end_stream=True)
+        await stream.send_all(connection.data_to_send())
+        await lane.shard.wait_until(lambda: len(lane.shard.requests) == 2)
+        connection.reset_stream(1, h2.errors.ErrorCodes.CANCEL)
+        await stream.send_all(connection.data_to_send())
+        await lane.shard.wait_until(lambda: len(lane.shard.cancelled) == 1)
+    await lane.shard.wait_until(lambda: len(lane.shard.cancelled) == 2)
 
 
 async def test_a_failure_inside_one_connection_ends_that_connection_alone(
