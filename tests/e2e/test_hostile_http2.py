@@ -156,6 +156,7 @@ def test_request_headers_that_http2_forbids_are_refused(server: Server, http2: H
     stream = http2.begin("POST", "/v0/topics/a", {**JSON, "content-length": "5"}, end=False)
     http2.h2.send_data(stream, b"hello, and much more than five", end_stream=True)
     http2.flush()
-    with pytest.raises((AssertionError, KeyError)):
+    # A stream error or the end of the connection; the end may meet our own last frames.
+    with pytest.raises((AssertionError, KeyError, BrokenPipeError, ConnectionResetError)):
         assert http2.wait(stream) == [200]
     server.get("/v0/topics/a").failed(404, "topic_not_found")
