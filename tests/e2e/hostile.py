@@ -10,6 +10,7 @@ import os
 import re
 import select
 import socket
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from io import BufferedReader
 
-    from tests.e2e.server import Server, Wire
+    from tests.e2e.server import Server, Topic, Wire
 
 KIB = 1024
 MIB = 1024 * KIB
 WRITE = b'{"records":[{"data":1}]}'
+DOORS = {"lane": {}, "quart": {"TOPICS_FAST_LANE": "0"}}
 # Through the lane and through Quart; HTTP/2 has its own tests.
 BOTH_DOORS = pytest.mark.parametrize("server", ["lane", "quart"], indirect=True, scope="session")
 LANE = pytest.mark.parametrize("server", ["lane"], indirect=True, scope="session")
@@ -127,6 +129,19 @@ def send_apart(wire: Wire, pieces: Iterable[bytes], *, apart_s: float = 0.02) ->
             return
         # A moment, so that the kernel does not join it with the next one; sooner if there is an answer.
         select.select([], [], [], apart_s)
+
+
+def refused_and_ended(server: Server, pieces: list[bytes], *, allowed: tuple[int, ...] = (400,)) -> None:
+    with server.connect() as wire:
+        send_apart(wire, pieces, apart_s=0.001)
+        ending = rest_of(wire)
+    assert len(ending.statuses) == 1, ending
+    assert ending.statuses[0] in allowed, ending
+    assert ending.closed, ending
+
+
+def connect(server: Server) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), timeout=20)
 
 
 # -- the server's processes -------------------------------------------------------------------------------
@@ -250,3 +265,36 @@ class Http2:
             assert time.monotonic() < deadline, f"not answered: {set(streams) - self.ended}"
             self.receive()
         return [self.statuses[stream] for stream in streams]
+
+
+# -- clients that are not hostile ------------------------------------------------------------------------
+
+
+class Others:
+    """A client that asks for small things all the time, and counts its answers."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+        self.answered = 0
+        self.failures: list[object] = []
+
+    def _ask(self) -> None:
+        request = get(self._topic.path)
+        with self._topic.server.connect() as wire:
+            while not self._over.is_set():
+                wire.send(request)
+                answer = wire.answer()
+                if answer.status == 200:
+                    self.answered += 1
+                else:
+                    self.failures.append(answer)
+
+    def __enter__(self) -> Others:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(30)
