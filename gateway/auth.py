@@ -9,7 +9,7 @@ Promises:
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
@@ -45,8 +45,11 @@ _PAGE_CBOR_ITEMS_MAX: Final = 3 * (LIST_PAGE_MAX + 1) + 1
 _ESCAPED_LETTER: Final = re.compile(rb"\\u00(?:5[fF]|6[145cC]|7[24])")
 
 
-def authorise(keys: KeyStore, token: str | None, scope: str, names: Iterable[str] = ()) -> Caller:
-    """The caller, if they may use a route of this scope for these names. Raises Unauthorized or Forbidden."""
+def authorise(keys: KeyStore, token: str | None, scope: str, path: Mapping[str, str] = {}) -> Caller:
+    """The caller, if they may use a route of this scope for the names in this path.
+
+    Raises Unauthorized or Forbidden.
+    """
     if not keys.enabled:
         return EVERYONE
     if scope == OPEN_SCOPE and not keys.probe_auth:
@@ -55,8 +58,9 @@ def authorise(keys: KeyStore, token: str | None, scope: str, names: Iterable[str
     if caller is None:
         raise errors.Unauthorized("a valid API key is needed: Authorization: Bearer <key>")
     caller.check_scopes(needed_scopes(scope))
-    for name in names:
-        caller.check_name(name, field="path")
+    if caller.limited:
+        for name in names_in(path):
+            caller.check_name(name, field="path")
     return caller
 
 
@@ -76,17 +80,17 @@ def scope_of_path(scopes: Iterable[str]) -> str:
     return OPEN_SCOPE if set(scopes) == {OPEN_SCOPE} else ANY_KEY
 
 
-def names_in(paths: Iterable[Mapping[str, str]]) -> Iterator[str]:
+def names_in(path: Mapping[str, str]) -> list[str]:
     """The topics and routers that the segments of a path name."""
-    for path in paths:
-        for segment, value in path.items():
-            if segment not in _NOT_NAMES:
-                yield value
+    return [value for segment, value in path.items() if segment not in _NOT_NAMES]
 
 
 def bearer_token(headers: Headers) -> str | None:
     """The token of `Authorization: Bearer`, None if there is none."""
-    scheme, _, token = (headers.get("authorization") or "").partition(" ")
+    given = headers.raw(b"authorization")
+    if given is None:
+        return None
+    scheme, _, token = given.decode("latin-1").strip().partition(" ")
     return token.strip(" ") or None if scheme.lower() == "bearer" else None
 
 
@@ -106,7 +110,7 @@ async def _perform(caller: Caller, effect: Effect[Any]) -> Any:
     """Pass on what a handler waits for, if it concerns no name but the caller's own."""
     match effect:
         case Ask():
-            _check(caller, effect)
+            check_ask(caller, effect)
         case AskEach():
             return await _ask_each(caller, effect)
         case ReadBody() | InThread():
@@ -117,8 +121,9 @@ async def _perform(caller: Caller, effect: Effect[Any]) -> Any:
     return await effect
 
 
-def _check(caller: Caller, ask: Ask) -> None:
-    if ask.op not in _NAMELESS_OPS:
+def check_ask(caller: Caller, ask: Ask) -> None:
+    """Raises Forbidden if this question concerns a name that is not the caller's."""
+    if caller.limited and ask.op not in _NAMELESS_OPS:
         # The names of the path were checked before; one that came another way was not.
         caller.check_name(ask.topic, field="topic")
         check_dead_letter(caller, ask.op, ask.body)
@@ -140,7 +145,7 @@ def _plan(caller: Caller, ask: Ask) -> list[Ask]:
     if ask.op is Op.METRICS:
         return [replace(ask, params={"prefixes": list(caller.prefixes)})]
     if ask.op is not Op.LIST_TOPICS:
-        _check(caller, ask)
+        check_ask(caller, ask)
         return [ask]
     params = ask.params or {}
     prefix = params.get("prefix", "")

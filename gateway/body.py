@@ -3,6 +3,7 @@
 Too large (413) comes before a wrong media type (415), which comes before broken content (400).
 """
 
+from functools import lru_cache
 from typing import Final
 
 from gateway.compression import decoded_body
@@ -26,7 +27,7 @@ async def read_json(gateway: Gateway, request: Request, *, empty_is_object: bool
     raw = await ReadBody(limit)
     if empty_is_object and not raw:
         return b"{}"
-    _check_content_type(request)
+    check_content_type(request)
     body = await decoded_body(gateway, request, raw)
     if not body:
         if empty_is_object:
@@ -35,16 +36,22 @@ async def read_json(gateway: Gateway, request: Request, *, empty_is_object: bool
     return body
 
 
-def _check_content_type(request: Request) -> None:
-    given = request.headers.get("content-type") or ""
-    media_type, *parameters = given.split(";")
-    json = media_type.strip().lower() == "application/json"
+def check_content_type(request: Request) -> None:
+    given = request.headers.raw(b"content-type") or b""
+    if not _is_json(given):
+        raise UnsupportedMediaType(
+            "Content-Type must be application/json, in UTF-8",
+            detail={"field": "Content-Type", "value": given.decode("latin-1")[:100]},
+        )
+
+
+@lru_cache(maxsize=64)
+def _is_json(content_type: bytes) -> bool:
+    media_type, *parameters = content_type.decode("latin-1").split(";")
+    if media_type.strip().lower() != "application/json":
+        return False
     for parameter in parameters:
         name, _, value = parameter.partition("=")
         if name.strip().lower() == "charset" and value.strip().strip('"').lower() not in _CHARSETS:
-            json = False
-    if not json:
-        raise UnsupportedMediaType(
-            "Content-Type must be application/json, in UTF-8",
-            detail={"field": "Content-Type", "value": given[:100]},
-        )
+            return False
+    return True

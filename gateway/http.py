@@ -4,11 +4,9 @@ A front door builds a `Request`, drives `routes.dispatch` and sends the `Respons
 Quart, Hypercorn or sockets. The body is not part of a request: handlers ask for it (effects.py).
 """
 
-import math
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -26,19 +24,37 @@ class Headers:
     __slots__ = ("_values",)
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        values: dict[str, str] = {}
-        for raw_name, raw_value in pairs:
-            name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1").strip()
-            values[name] = f"{values[name]}, {value}" if name in values else value
+        values: dict[bytes, bytes] = {}
+        for name, value in pairs:
+            add_header(values, name.lower(), value)
         self._values = values
+
+    @classmethod
+    def of_lower(cls, values: dict[bytes, bytes]) -> "Headers":
+        """Of names that are in lower case already, and values that are joined."""
+        headers = cls.__new__(cls)
+        headers._values = values
+        return headers
+
+    def raw(self, name: bytes) -> bytes | None:
+        """The bytes of the header with this lower-case name."""
+        return self._values.get(name)
 
     def get(self, name: str) -> str | None:
         """The value of the header with this lower-case name."""
-        return self._values.get(name)
+        value = self._values.get(name.encode())
+        return None if value is None else value.decode("latin-1").strip()
+
+    def any_of(self, names: frozenset[bytes]) -> bool:
+        return not names.isdisjoint(self._values)
 
 
-@dataclass(slots=True)
-class Request:
+def add_header(values: dict[bytes, bytes], name: bytes, value: bytes) -> None:
+    known = values.get(name)
+    values[name] = value if known is None else known + b", " + value
+
+
+class Request(msgspec.Struct, gc=False):
     method: str
     # Before percent-decoding, without the query.
     raw_path: bytes
@@ -55,11 +71,10 @@ class Request:
         return self.raw_path[:200].decode("utf-8", "replace")
 
 
-@dataclass(slots=True)
-class Response:
+class Response(msgspec.Struct):
     status: int
     body: bytes
-    headers: list[tuple[str, str]] = field(default_factory=list)
+    headers: list[tuple[str, str]] = []
 
     def has_header(self, name: str) -> bool:
         return name in (known.lower() for known, _ in self.headers)
@@ -104,9 +119,19 @@ def json_response(status: int, fields: Mapping[str, object], arrived_ns: int) ->
 def json_bytes(status: int, body: bytes, *, retry_after_s: int = 0) -> Response:
     """An answer whose JSON is complete already."""
     headers = [("content-type", "application/json")]
-    if retry_after_s or status in _RETRY_STATUSES:
-        headers.append(("retry-after", str(max(1, math.ceil(retry_after_s)))))
+    if seconds := retry_after(status, retry_after_s):
+        headers.append(("retry-after", str(seconds)))
     return Response(status, body, headers)
+
+
+def retry_after(status: int, seconds: int) -> int:
+    """What `Retry-After` says, in whole seconds; 0 if it is not sent."""
+    return max(1, seconds) if seconds or status in _RETRY_STATUSES else 0
+
+
+def with_length(response: Response) -> Response:
+    response.headers.append(("content-length", str(len(response.body))))
+    return response
 
 
 def error_response(error: errors.TopicsError, arrived_ns: int) -> Response:

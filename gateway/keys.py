@@ -37,8 +37,8 @@ class Caller:
         return not self.prefixes or name.startswith(self.prefixes)
 
     def check_scopes(self, needed: frozenset[str]) -> None:
-        missing = sorted(needed - self.scopes)
-        if missing:
+        if not needed <= self.scopes:
+            missing = sorted(needed - self.scopes)
             raise Forbidden(f"the API key lacks the scope {' and '.join(missing)}", detail={"scope": missing})
 
     def check_name(self, name: str, *, field: str) -> None:

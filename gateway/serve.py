@@ -29,6 +29,7 @@ from gateway.slots import Slots
 from shards.client import ShardLink, ShardPool
 from topics import __version__
 from topics.child import LISTENING, READY, Boot, boot
+from topics.polling import Poller
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +67,9 @@ async def run(told: Boot) -> None:
         raise ValueError("a gateway needs a listening socket")
     listener = socket.socket(fileno=told.listen_fd)
     listener.listen(LISTEN_BACKLOG)
+    poller = Poller()
     links = [
-        ShardLink(told.shard_socket(index), shard=index, epoch=told.epoch)
+        ShardLink(told.shard_socket(index), shard=index, epoch=told.epoch, poller=poller)
         for index in range(told.shard_count)
     ]
     gateway = Gateway(
@@ -81,9 +83,10 @@ async def run(told: Boot) -> None:
         keys=KeyStore(told.keys, probe_auth=told.settings.probe_auth),
     )
     door = HypercornDoor(GatewayApp(gateway), hypercorn_config(told.settings.drain_timeout_ms))
-    reactor = Reactor(gateway, listener, door.take, serve_here=told.settings.fast_lane)
+    reactor = Reactor(gateway, listener, door.take, poller, serve_here=told.settings.fast_lane)
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
+            await nursery.start(poller.run)
             for link in links:
                 await nursery.start(link.run)
             await nursery.start(door.run)

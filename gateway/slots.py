@@ -1,16 +1,40 @@
 """Places that requests hold while they live. Taken and given back here and nowhere else.
 
-A place is held by a `with` block around the work, so it is given back however the work ends: with an
-answer, an error, or a client that has left.
+A place is given back once, however the work ends: with an answer, an error, or a client that has left.
+A `with` block around the work does it; a front door without one keeps the place and gives it back itself.
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from topics.errors import Throttled
 
 RETRY_AFTER_S = 1
+
+
+class Place:
+    """A place that is held until it is given back."""
+
+    __slots__ = ("_holder", "_holders")
+
+    def __init__(self, holders: Counter[bytes] | None = None, holder: bytes = b"") -> None:
+        self._holders = holders
+        self._holder = holder
+
+    def give_back(self) -> None:
+        holders, self._holders = self._holders, None
+        if holders is not None:
+            holders[self._holder] -= 1
+            if not holders[self._holder]:
+                del holders[self._holder]
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        self.give_back()
+
+
+_UNCOUNTED = Place()
 
 
 class Slots:
@@ -20,21 +44,14 @@ class Slots:
         self._inflight_per_key = inflight_per_key
         self._inflight: Counter[bytes] = Counter()
 
-    @contextmanager
-    def request(self, key_digest: bytes) -> Iterator[None]:
-        """One request of this key; callers without a key are not counted."""
+    def request(self, key_digest: bytes) -> Place:
+        """The place of one request of this key; callers without a key are not counted."""
         if not key_digest or not self._inflight_per_key:
-            yield
-            return
+            return _UNCOUNTED
         if self._inflight[key_digest] >= self._inflight_per_key:
             raise limit_reached("max_inflight_per_key", self._inflight_per_key, "requests of this key")
         self._inflight[key_digest] += 1
-        try:
-            yield
-        finally:
-            self._inflight[key_digest] -= 1
-            if not self._inflight[key_digest]:
-                del self._inflight[key_digest]
+        return Place(self._inflight, key_digest)
 
 
 def limit_reached(limit: str, maximum: int, what: str) -> Throttled:

@@ -143,7 +143,8 @@ class Actor:
         self._busy_ns += self._clock.monotonic_ns() - started_ns
 
     def _run_commands(self, shard: Shard) -> None:
-        end_ns = self._clock.monotonic_ns() + SWEEP_NS
+        clock = self._clock.monotonic_ns
+        end_ns = clock() + SWEEP_NS
         now_ms = self._clock.now_ms()
 
         def priority(name: str, first: Command) -> float:
@@ -158,10 +159,10 @@ class Actor:
         for name, queue in self.mailbox.turns(priority):
             for _ in range(min(len(queue), TURN_COMMANDS)):
                 command = queue[0]
-                now_ns = self._clock.monotonic_ns()
+                now_ns = clock()
                 if now_ns > end_ns:
                     return
-                command.waited_ns = max(command.waited_ns, now_ns - command.taken_ns)
+                command.waited_ns = now_ns - command.taken_ns
                 if not command.cancelled and not shard.execute(command):
                     self.mailbox.hold(name)
                     break

@@ -7,6 +7,7 @@ Not here: what a request means, retries, HTTP.
 
 import logging
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ import trio
 
 from shards.exchange import RECEIVE_BYTES, Exchange, OnDone, Ticket, link_lost
 from topics.engine.placement import shard_of
+from topics.polling import Poller
 from topics.protocol import codec
 from topics.protocol.codec import Decoder, ProtocolError
 from topics.protocol.messages import PROTOCOL_VERSION, Drain, Hello, Message, Op, Reply
@@ -33,8 +35,18 @@ RECONNECT_MAX_S: Final = 1.0
 class ShardLink:
     """The link to one shard. `run` keeps it up; `request` uses it."""
 
-    def __init__(self, path: Path, *, shard: int, role: str = "gateway", epoch: int = 0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        shard: int,
+        role: str = "gateway",
+        epoch: int = 0,
+        poller: Poller | None = None,
+    ) -> None:
+        """`poller` serves the link's socket beside others; without one the link runs its own."""
         self.shard = shard
+        self._poller = poller
         self._path = path
         self._hello = Hello(PROTOCOL_VERSION, role, shard, epoch)
         self._connection: Exchange | None = None
@@ -51,7 +63,15 @@ class ShardLink:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Connects, and reconnects for ever. Started before the first link is up: a shard may be slow."""
-        task_status.started()
+        async with trio.open_nursery() as nursery:
+            poller = self._poller
+            if poller is None:
+                poller = Poller()
+                await nursery.start(poller.run)
+            task_status.started()
+            await self._keep_up(poller)
+
+    async def _keep_up(self, poller: Poller) -> None:
         backoff_s = RECONNECT_MIN_S
         quiet = False
         while True:
@@ -69,16 +89,16 @@ class ShardLink:
                 continue
             backoff_s, quiet = RECONNECT_MIN_S, False
             self._was_connected = True
-            await self._serve(stream, decoder)
+            await self._serve(stream, decoder, poller)
             await trio.sleep(backoff_s)
 
-    async def _serve(self, stream: trio.SocketStream, decoder: Decoder) -> None:
-        connection = Exchange(stream, self.shard)
+    async def _serve(self, stream: trio.SocketStream, decoder: Decoder, poller: Poller) -> None:
+        sock = socket.socket(fileno=stream.socket.detach())
+        connection = Exchange(sock, poller, decoder, self.shard)
         log.info("link.up", extra={"shard": self.shard})
+        self._set_connection(connection)
         try:
-            async with stream:
-                self._set_connection(connection)
-                await connection.serve(decoder)
+            await connection.ended.wait()
         finally:
             self._set_connection(None)
             connection.lose("this side is stopping")

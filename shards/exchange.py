@@ -1,7 +1,7 @@
 """The requests of one connected link to a shard: what goes out, what is in flight, what comes back.
 
 Promises:
-  * What is queued in one scheduler tick leaves in one send; many requests are in flight at once.
+  * What is queued in one sweep leaves in one send; many requests are in flight at once.
   * When the link is lost, every request on it fails and says whether the shard may have seen it: outcome
     "not_applied" (never sent) or "unknown" (sent, even partly).
   * Nothing grows without bound: requests in flight, queued bytes and waiting uploads are limited, and
@@ -9,12 +9,14 @@ Promises:
   * A caller that is cancelled sends CANCEL and is forgotten; a late reply to it is dropped.
 """
 
+import socket
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
 import trio
 
 from topics import errors
+from topics.polling import BROKEN, READABLE, WRITABLE, Poller
 from topics.protocol import codec
 from topics.protocol.codec import Decoder, ProtocolError
 from topics.protocol.messages import (
@@ -126,58 +128,90 @@ class Ticket:
 class Exchange:
     """One connected socket after its hello: the queue out, the requests in flight, the parts in."""
 
-    def __init__(self, stream: trio.SocketStream, shard: int) -> None:
+    def __init__(self, sock: socket.socket, poller: Poller, decoder: Decoder, shard: int) -> None:
         self.shard = shard
         self.lost: str | None = None
-        self._stream = stream
+        self.ended = trio.Event()
+        self._sock = sock
+        self._poller = poller
+        self._decoder = decoder
         self._waiters: dict[int, _Waiter] = {}
         # Bytes to send, and the request they belong to: one that is abandoned before it began is not sent.
         self._queue: list[tuple[bytes, _Waiter | None]] = []
         self._queued_bytes = 0
-        self._queue_filled = trio.Event()
+        # What the socket has not taken of an earlier send.
+        self._rest = memoryview(b"")
         self._upload_turn = trio.Lock()
         self._upload_bytes = 0
         self._next_id = 0
+        sock.setblocking(False)
+        poller.watch(sock.fileno(), READABLE, self._on_event)
 
-    async def serve(self, decoder: Decoder) -> None:
-        """Runs until the link is lost; never raises for it."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._send_queue, nursery.cancel_scope)
-            try:
-                while chunk := await self._stream.receive_some(RECEIVE_BYTES):
-                    for message in decoder.feed(chunk):
-                        self._take(message)
-                self.lose("the shard closed the link")
-            except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                self.lose(f"receiving failed: {error}")
-            except ProtocolError as error:
-                self.lose(f"protocol error: {error.reason}")
-            nursery.cancel_scope.cancel()
+    def _on_event(self, event: int) -> None:
+        if event & WRITABLE and self.lost is None:
+            self._flush()
+        if event & (READABLE | BROKEN) and self.lost is None:
+            self._receive()
 
-    async def _send_queue(self, scope: trio.CancelScope) -> None:
-        """Takes whatever has been queued since the last send, and sends it as one."""
+    def _receive(self) -> None:
         try:
-            while True:
-                await self._queue_filled.wait()
-                self._queue_filled = trio.Event()
-                queue, self._queue, self._queued_bytes = self._queue, [], 0
-                chunks: list[bytes] = []
-                for data, waiter in queue:
-                    if waiter is not None:
-                        if waiter.abandoned and not waiter.sent:
-                            continue
-                        waiter.sent = True
-                    chunks.append(data)
-                await self._stream.send_all(b"".join(chunks))
-        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            data = self._sock.recv(RECEIVE_BYTES)
+            if not data:
+                self.lose("the shard closed the link")
+                return
+            for message in self._decoder.feed(data):
+                self._take(message)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.lose(f"receiving failed: {error}")
+        except ProtocolError as error:
+            self.lose(f"protocol error: {error.reason}")
+
+    def _flush(self) -> None:
+        """Send whatever has been queued since the last time, as one."""
+        if self.lost is not None:
+            return
+        stuck = bool(self._rest)
+        if not stuck:
+            self._rest = memoryview(self._take_queue())
+        try:
+            sent = self._sock.send(self._rest) if self._rest else 0
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
             self.lose(f"sending failed: {error}")
-            scope.cancel()
+            return
+        self._queued_bytes -= sent
+        self._rest = self._rest[sent:]
+        if self._rest:
+            if not stuck:
+                self._poller.change(self._sock.fileno(), READABLE | WRITABLE)
+        elif stuck:
+            self._poller.change(self._sock.fileno(), READABLE)
+            if self._queue:
+                self._poller.at_end(self._flush)
+
+    def _take_queue(self) -> bytes:
+        queue, self._queue = self._queue, []
+        chunks: list[bytes] = []
+        for data, waiter in queue:
+            if waiter is not None:
+                if waiter.abandoned and not waiter.sent:
+                    self._queued_bytes -= len(data)
+                    continue
+                waiter.sent = True
+            chunks.append(data)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def lose(self, reason: str) -> None:
         """Fails every request on this link. The first reason counts."""
         if self.lost is not None:
             return
         self.lost = reason
+        self._poller.forget(self._sock.fileno())
+        self._sock.close()
+        self.ended.set()
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters.values():
             waiter.fail(link_lost(self.shard, sent=waiter.sent))
@@ -188,9 +222,10 @@ class Exchange:
             self._put(codec.encode(message), None)
 
     def _put(self, data: bytes, waiter: _Waiter | None) -> None:
+        if not self._queue and not self._rest:
+            self._poller.at_end(self._flush)
         self._queue.append((data, waiter))
         self._queued_bytes += len(data)
-        self._queue_filled.set()
 
     async def request(self, op: Op, topic: bytes, params: bytes, body: bytes, arrived_ns: int) -> Reply:
         bulk = len(body) > INLINE_BYTES_MAX

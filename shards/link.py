@@ -24,6 +24,8 @@ from topics.protocol.messages import (
 RECEIVE_BYTES = 256 * 1024
 # Buffers per send: beyond this the kernel would cut the list anyway.
 _SEND_BUFFERS = 512
+# Copying this much costs less than handing over one more buffer.
+_JOIN_BYTES_MAX = 4 * 1024
 # A peer that leaves more than this unread is not read from until it has caught up.
 OUTGOING_BYTES_MAX = 16 * 1024 * 1024
 
@@ -96,7 +98,10 @@ class Link:
 
     def answer(self, request_id: int, answer: Answer) -> None:
         length = sum(map(len, answer.parts))
-        if length <= INLINE_BYTES_MAX:
+        if length <= _JOIN_BYTES_MAX:
+            head = reply_head(request_id, answer.status, answer.retry_after_s, length)
+            self.push(b"".join((head, *answer.parts)))
+        elif length <= INLINE_BYTES_MAX:
             self.push(reply_head(request_id, answer.status, answer.retry_after_s, length))
             for part in answer.parts:
                 self.push(part)
@@ -128,7 +133,11 @@ class Link:
     def flush(self) -> bool:
         """Send what can be sent now; False if the peer is gone."""
         while self._out:
-            buffers = [self._out.popleft() for _ in range(min(len(self._out), _SEND_BUFFERS))]
+            if self.out_bytes <= len(self._out) * _JOIN_BYTES_MAX:
+                buffers: list[bytes | memoryview] = [b"".join(self._out)]
+                self._out.clear()
+            else:
+                buffers = [self._out.popleft() for _ in range(min(len(self._out), _SEND_BUFFERS))]
             try:
                 sent = self.sock.sendmsg(buffers)
             except BlockingIOError:

@@ -109,7 +109,7 @@ class Shard:
             # Memory may be half changed. The log is not, so the shard goes back to what it says.
             log.exception("command.failed", extra={"op": command.op.name, "topic": command.topic})
             command.answer = Answer.of_error(Internal("an internal error; it has been logged"))
-            self._finish(command)
+            self._finish(command, context.now_ns)
             self._fail_group(WalFailed(f"an internal error: {type(error).__name__}", final=False))
             return True
         self._executed.append(command)
@@ -164,12 +164,13 @@ class Shard:
         batch = self._wal.batch if self._wal is not None else 0
         durable = self._wal.durable if self._wal is not None else 0
         gated = []
+        logged, now_ns = answers.log_cost(append_ns), self._clock.monotonic_ns()
         for command in self._executed:
             assert command.answer is not None
             if command.answer.synced and batch > durable:
                 gated.append(command)
             else:
-                self._finish(command, append_ns)
+                self._finish(command, now_ns, logged)
         if gated or self._parked or self._context.raised:
             group = Group(batch, written_ns, append_ns, gated, self._parked, self._context.raised)
             if batch > durable:
@@ -200,26 +201,20 @@ class Shard:
         for command, outcome in refused:
             error = NotReady(str(failed), detail={"reason": "log_failed", "outcome": outcome})
             command.answer = Answer.of_error(error)
-            self._finish(command)
+            self._finish(command, self._context.now_ns)
         for group in self._groups:
             self.ready.topics += group.topics
         self.ready.topics += self._parked
         self._groups.clear()
         self._executed, self._parked = [], []
 
-    def _finish(self, command: Command, append_ns: int = 0, sync_ns: int = 0) -> None:
+    def _finish(self, command: Command, now_ns: int, logged: bytes = answers.NO_LOG_COST) -> None:
         answer = command.answer
         assert answer is not None
         if not answer.raw:
-            answer.parts.append(
-                answers.performance(
-                    answer,
-                    total_ns=max(0, self._clock.monotonic_ns() - command.arrived_ns),
-                    waited_ns=command.waited_ns,
-                    append_ns=append_ns,
-                    sync_ns=sync_ns,
-                )
-            )
+            total_ns = max(0, now_ns - command.arrived_ns)
+            block = answers.performance(answer, total_ns=total_ns, waited_ns=command.waited_ns, logged=logged)
+            answer.parts.append(block)
         self.ready.commands.append(command)
 
     # -- syncing
@@ -251,10 +246,9 @@ class Shard:
             # A ceiling that was replaced meanwhile says nothing any more.
             if topic.ceiling == ceiling:
                 topic.durable_ceiling = ceiling
+        logged = answers.log_cost(group.append_ns, max(0, ended_ns - group.written_ns))
         for command in group.commands:
-            assert command.answer is not None
-            sync_ns = max(0, ended_ns - group.written_ns)
-            self._finish(command, group.append_ns, sync_ns)
+            self._finish(command, self._clock.monotonic_ns(), logged)
         self.ready.topics += group.topics
 
     # -- looking inside

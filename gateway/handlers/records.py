@@ -1,49 +1,52 @@
 """Write, diff and delete of records. Bodies go to the shard as they came."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from gateway import query
-from gateway.body import read_json
 from gateway.context import Gateway
-from gateway.handlers.relay import relay
-from gateway.http import Request, Response
+from gateway.effects import Ask
+from gateway.handlers.relay import Relay, relay
+from gateway.http import Request
 from topics.engine.ids import check_topic_name
 from topics.engine.limits import IDEMPOTENCY_KEY_CHARS_MAX
 from topics.errors import InvalidRequest
 from topics.protocol.messages import Op
 
 
-async def write(gateway: Gateway, request: Request, path: Mapping[str, str]) -> Response:
-    body = await read_json(gateway, request)
+def _write(gateway: Gateway, request: Request, path: Mapping[str, str], body: bytes) -> Ask:
     topic = path["topic"]
     check_topic_name(topic)
-    params: dict[str, object] = {}
-    if (return_seqs := query.boolean(request, "return_seqs")) is not None:
-        params["return_seqs"] = return_seqs
+    params: dict[str, object] | None = None
+    if request.query_string and (return_seqs := query.boolean(request, "return_seqs")) is not None:
+        params = {"return_seqs": return_seqs}
     if (key := _idempotency_key(request)) is not None:
-        params["idempotency_key"] = key
-    return await relay(gateway, request, Op.WRITE, topic, params=params, body=body)
+        params = {**(params or {}), "idempotency_key": key}
+    return relay(gateway, request, Op.WRITE, topic, params=params, body=body)
 
 
-async def diff(gateway: Gateway, request: Request, path: Mapping[str, str]) -> Response:
-    body = await read_json(gateway, request, empty_is_object=True)
+def _diff(gateway: Gateway, request: Request, path: Mapping[str, str], body: bytes) -> Ask:
     check_topic_name(path["topic"])
-    return await relay(gateway, request, Op.DIFF, path["topic"], body=body)
+    return relay(gateway, request, Op.DIFF, path["topic"], body=body)
 
 
-async def delete(gateway: Gateway, request: Request, path: Mapping[str, str]) -> Response:
-    body = await read_json(gateway, request)
+def _delete(gateway: Gateway, request: Request, path: Mapping[str, str], body: bytes) -> Ask:
     check_topic_name(path["topic"])
-    return await relay(gateway, request, Op.DELETE_RECORDS, path["topic"], body=body)
+    return relay(gateway, request, Op.DELETE_RECORDS, path["topic"], body=body)
+
+
+write: Final = Relay(_write)
+diff: Final = Relay(_diff, empty_is_object=True)
+delete: Final = Relay(_delete)
 
 
 def _idempotency_key(request: Request) -> str | None:
-    raw = request.headers.get("idempotency-key")
+    raw = request.headers.raw(b"idempotency-key")
     if raw is None:
         return None
     try:
-        # Header bytes were read as Latin-1; a client that sends UTF-8 must mean the same key in a body.
-        key = raw.encode("latin-1").decode("utf-8")
+        # A client that sends UTF-8 must mean the same key in a body.
+        key = raw.strip().decode("utf-8")
     except UnicodeDecodeError:
         raise InvalidRequest("Idempotency-Key is not valid UTF-8", field="Idempotency-Key") from None
     if not 1 <= len(key) <= IDEMPOTENCY_KEY_CHARS_MAX:

@@ -1,17 +1,45 @@
-"""Passing a request to the shard that owns the topic, and its answer back.
+"""Routes that are one question to the shard that owns the topic.
 
-The shard's bytes are the response: the gateway adds no field and parses no record.
+The shard's bytes are the response: the gateway adds no field and parses no record. Such a route is
+described, not programmed, so that a front door that has the whole body may ask without a coroutine.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
 
+from gateway.body import check_content_type, read_json
 from gateway.context import Gateway
 from gateway.effects import Ask
 from gateway.http import Request, Response, json_bytes
 from topics.protocol.messages import Op, Reply
 
+# Of a request, its path and its body; raises TopicsError.
+Question: TypeAlias = Callable[[Gateway, Request, Mapping[str, str], bytes], Ask]
 
-async def relay(
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    question: Question
+    takes_body: bool = True
+    empty_is_object: bool = False  # no body means `{}`, and then no content type is needed
+
+    async def __call__(self, gateway: Gateway, request: Request, path: Mapping[str, str]) -> Response:
+        body = b""
+        if self.takes_body:
+            body = await read_json(gateway, request, empty_is_object=self.empty_is_object)
+        return as_response(await self.question(gateway, request, path, body))
+
+    def ask(self, gateway: Gateway, request: Request, path: Mapping[str, str], body: bytes) -> Ask | None:
+        """The question, for a body that is whole and not encoded; None if that is not all there is to it."""
+        if self.takes_body:
+            if not body or len(body) > gateway.limits.body_bytes:
+                return None
+            check_content_type(request)
+        return self.question(gateway, request, path, body)
+
+
+def relay(
     gateway: Gateway,
     request: Request,
     op: Op,
@@ -19,8 +47,8 @@ async def relay(
     *,
     params: Mapping[str, object] | None = None,
     body: bytes = b"",
-) -> Response:
-    return as_response(await Ask(gateway.pool.link_for(topic), op, topic, params, body, request.arrived_ns))
+) -> Ask:
+    return Ask(gateway.pool.link_for(topic), op, topic, params, body, request.arrived_ns)
 
 
 def as_response(reply: Reply) -> Response:

@@ -12,10 +12,9 @@ from typing import Final
 import msgspec
 
 from gateway import query
-from gateway.body import read_json
 from gateway.context import Gateway
 from gateway.effects import Ask, AskEach
-from gateway.handlers.relay import as_response, relay
+from gateway.handlers.relay import Relay, as_response, relay
 from gateway.http import Request, Response, json_bytes, performance_block
 from topics import errors
 from topics.engine.ids import check_topic_name, is_topic_name
@@ -29,24 +28,28 @@ LIST_TIMEOUT_S: Final = 30.0
 _PAGE_CBOR_ITEMS_MAX: Final = 3 * (LIST_PAGE_MAX + 1) + 1
 
 
-async def put(gateway: Gateway, request: Request, path: Mapping[str, str]) -> Response:
-    body = await read_json(gateway, request, empty_is_object=True)
+def _put(gateway: Gateway, request: Request, path: Mapping[str, str], body: bytes) -> Ask:
     check_topic_name(path["topic"])
-    return await relay(gateway, request, Op.PUT_TOPIC, path["topic"], body=body)
+    return relay(gateway, request, Op.PUT_TOPIC, path["topic"], body=body)
 
 
-async def get(gateway: Gateway, request: Request, path: Mapping[str, str]) -> Response:
+def _get(gateway: Gateway, request: Request, path: Mapping[str, str], body: bytes) -> Ask:
     check_topic_name(path["topic"])
     touch = query.boolean(request, "touch")
-    params = {} if touch is None else {"touch": touch}
-    return await relay(gateway, request, Op.GET_TOPIC, path["topic"], params=params)
+    params = None if touch is None else {"touch": touch}
+    return relay(gateway, request, Op.GET_TOPIC, path["topic"], params=params)
 
 
-async def delete(gateway: Gateway, request: Request, path: Mapping[str, str]) -> Response:
+def _delete(gateway: Gateway, request: Request, path: Mapping[str, str], body: bytes) -> Ask:
     check_topic_name(path["topic"])
     if_empty = query.boolean(request, "if_empty")
-    params = {} if if_empty is None else {"if_empty": if_empty}
-    return await relay(gateway, request, Op.DELETE_TOPIC, path["topic"], params=params)
+    params = None if if_empty is None else {"if_empty": if_empty}
+    return relay(gateway, request, Op.DELETE_TOPIC, path["topic"], params=params)
+
+
+put: Final = Relay(_put, empty_is_object=True)
+get: Final = Relay(_get, takes_body=False)
+delete: Final = Relay(_delete, takes_body=False)
 
 
 async def list_all(gateway: Gateway, request: Request, path: Mapping[str, str]) -> Response:

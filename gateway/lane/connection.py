@@ -7,23 +7,29 @@
   which the rest is read away: otherwise the answer might never arrive.
 """
 
+import logging
 import socket
 import time
 from collections.abc import Callable
-from email.utils import formatdate
-from functools import lru_cache, partial
-from http import HTTPStatus
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.effects import Ask, Effect, Handling, ReadBody
-from gateway.http import Headers, Request, Response, error_response, path_of
+from gateway.http import Headers, Request, Response, error_response, path_of, retry_after, with_length
 from gateway.lane.parsing import H2_PREFACE, BadRequest, Body, Head, head_end, parse_head, without_empty_lines
+from gateway.lane.rendering import render, render_reply
+from gateway.routes import note_latency
 from topics.errors import InvalidRequest, PayloadTooLarge, TopicsError
-from topics.protocol.messages import INLINE_BYTES_MAX
+from topics.polling import BROKEN, PEER_CLOSED, READABLE, WRITABLE
+from topics.protocol.messages import INLINE_BYTES_MAX, Reply
 
 if TYPE_CHECKING:
     from gateway.context import Gateway
+    from gateway.routes import Direct
+    from gateway.slots import Place
     from shards.client import Ticket
+
+log = logging.getLogger(__name__)
 
 RECEIVE_BYTES: Final = 256 * 1024
 HEAD_RECEIVE_BYTES: Final = 64 * 1024
@@ -37,26 +43,13 @@ LINGER_S: Final = 2.0
 HALF_CLOSED_S: Final = 1.0
 _FOREVER: Final = float("inf")
 
-_STATUS_LINES: Final = {
-    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
-}
-
-
-@lru_cache(maxsize=1)
-def _date_line(second: int) -> bytes:
-    return f"date: {formatdate(second, usegmt=True)}\r\n".encode()
-
-
-@lru_cache(maxsize=4096)
-def _header_line(name: str, value: str) -> bytes:
-    return f"{name}: {value}\r\n".encode("latin-1")
-
 
 class Lane(Protocol):
     """What a connection needs from the reactor around it."""
 
     gateway: "Gateway"
 
+    def direct(self, request: Request, body: bytes) -> "Direct | None": ...
     def handle(self, request: Request) -> Handling[Response]: ...
     def in_task(self, connection: "Connection", effect: Effect[Any]) -> None: ...
     def hand_over(self, connection: "Connection", data: bytes) -> None: ...
@@ -77,6 +70,8 @@ class Connection:
         "_lane",
         "_lingering",
         "_out",
+        "_place",
+        "_request",
         "_running",
         "_ticket",
         "_unread",
@@ -105,7 +100,10 @@ class Connection:
         self._untouched = True
         self._head: Head | None = None
         self._body: Body | None = None
+        # The request under way, and how it is worked on: by a handler, or as one question to a shard.
+        self._request: Request | None = None
         self._handling: Handling[Response] | None = None
+        self._place: Place | None = None
         self._ticket: Ticket | None = None
         self._body_limit: int | None = None
         self._out: memoryview | None = None
@@ -117,18 +115,34 @@ class Connection:
 
     @property
     def idle(self) -> bool:
-        return self._handling is None and self._out is None and not self._buffer
+        return self._request is None and self._out is None and not self._buffer
 
     @property
     def wants_read(self) -> bool:
         """What was sent ahead of an answer waits in the kernel, apart from one receive."""
         if self.peer_done or self._out is not None:
             return False
-        return self._lingering or self._handling is None or self._body_limit is not None or not self._buffer
+        return self._lingering or self._request is None or self._body_limit is not None or not self._buffer
 
     @property
     def wants_write(self) -> bool:
         return self._out is not None
+
+    def on_event(self, event: int) -> None:
+        """Nothing that one connection does may end the others."""
+        try:
+            if event & BROKEN:
+                self.close()
+                return
+            if event & WRITABLE:
+                self.on_writable()
+            if event & READABLE and not self.closed:
+                self.on_readable()
+            if event & PEER_CLOSED and not self.closed and not self.half_closed:
+                self.on_half_closed()
+        except Exception:
+            log.exception("connection.failed")
+            self.close()
 
     # -- reading
 
@@ -151,13 +165,13 @@ class Connection:
     def on_half_closed(self) -> None:
         """The peer sends no more. It may still want its answers; if it has left, it will not take them."""
         self.half_closed = True
-        if self._handling is not None and self._body_limit is None:
+        if self._request is not None and self._body_limit is None:
             self.deadline = time.monotonic() + HALF_CLOSED_S
         self._lane.rearm(self)
 
     def _on_peer_done(self) -> None:
         self.peer_done = self.half_closed = True
-        if self._body_limit is not None or (self._handling is None and self._out is None):
+        if self._body_limit is not None or (self._request is None and self._out is None):
             self.close()
         else:
             self.deadline = min(self.deadline, time.monotonic() + HALF_CLOSED_S)
@@ -183,7 +197,7 @@ class Connection:
         """One step forward; False if the next one has to wait."""
         if self._out is not None or self._close_after:
             return False
-        if self._handling is not None:
+        if self._request is not None:
             return self._body_limit is not None and bool(self._buffer) and self._continue_body()
         if not self._buffer:
             if self.peer_done:
@@ -220,26 +234,65 @@ class Connection:
         refused = InvalidRequest(f"not a valid HTTP request: {error}", field="request")
         response = error_response(refused, time.monotonic_ns())
         response.status = error.status
-        response.headers.append(("content-length", str(len(response.body))))
         self._close_after = self._unread = True
-        self._send(response)
+        self._send_response(with_length(response))
 
     # -- handling
 
     def _handle(self, head: Head) -> None:
         path, _, query = path_of(head.target).partition(b"?")
         request = Request(
-            method=head.method.decode("ascii"),
-            raw_path=path,
-            query_string=query,
-            headers=Headers(head.headers),
-            arrived_ns=time.monotonic_ns(),
+            head.method.decode("ascii"), path, query, Headers.of_lower(head.headers), time.monotonic_ns()
         )
-        self._head, self._body = head, head.body()
+        self._head, self._request = head, request
         self.deadline = time.monotonic() + HALF_CLOSED_S if self.half_closed else _FOREVER
         self._lane.gateway.under_way += 1
-        self._handling = self._lane.handle(request)
-        self._advance(self._handling.send, None)
+        whole = not head.chunked and head.length <= min(len(self._buffer), INLINE_BYTES_MAX)
+        if not whole or not self._ask_directly(request, head.length):
+            self._body = head.body()
+            self._handling = self._lane.handle(request)
+            self._advance(self._handling.send, None)
+
+    def _ask_directly(self, request: Request, length: int) -> bool:
+        """Most requests are one question to a shard, and their bodies came with their heads."""
+        buffer = self._buffer
+        direct = self._lane.direct(request, buffer if len(buffer) == length else buffer[:length])
+        if direct is None:
+            return False
+        ask = direct.ask
+        try:
+            self._ticket = ask.link.submit(
+                ask.op, ask.topic, ask.params, ask.body, ask.arrived_ns, self._on_reply
+            )
+        except TopicsError:
+            # The handler will meet the same, and knows how to say it.
+            direct.place.give_back()
+            return False
+        self._place = direct.place
+        self._buffer = buffer[length:]
+        return True
+
+    def _on_reply(self, reply: Reply | None, error: TopicsError | None) -> None:
+        try:
+            self.take_reply(reply, error)
+        except Exception:
+            log.exception("connection.failed")
+            self.close()
+
+    def take_reply(self, reply: Reply | None, error: TopicsError | None) -> None:
+        """The answer to a question that was asked directly."""
+        self._ticket = None
+        request = self._request
+        assert request is not None
+        note_latency(self._lane.gateway, request)
+        self._end_request()
+        if reply is not None:
+            seconds = retry_after(reply.status, reply.retry_after_s)
+            self._send(render_reply(reply, seconds, close=self._close_after))
+        elif error is not None:
+            self._send_response(with_length(error_response(error, request.arrived_ns)))
+        if self._buffer or self._out is not None or self.peer_done:
+            self.proceed()
 
     def _advance(self, step: Callable[[Any], Effect[Any]], value: Any) -> None:
         """Run the handler until it waits for something that is not there yet, or has its response."""
@@ -296,7 +349,7 @@ class Connection:
         if body.complete:
             return body.whole()
         if self._body_limit is None and not body.received_bytes and self._head.expects_continue():
-            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._write([b"HTTP/1.1 100 Continue\r\n\r\n"])
         self._body_limit = limit_bytes
         self.deadline = time.monotonic() + BODY_IDLE_S
         return None
@@ -330,43 +383,49 @@ class Connection:
     # -- answering
 
     def _finish(self, response: Response) -> None:
-        head, body = self._head, self._body
-        assert head is not None
+        body = self._body
         assert body is not None
         self._handling = self._body_limit = None
-        self._lane.gateway.under_way -= 1
         if not body.complete and self._buffer and not self._close_after:
             try:
                 self._feed(body)
             except InvalidRequest:
                 self._close_after = True
-        if not body.complete or not head.keep_alive or self._lane.gateway.draining:
+        if not body.complete:
             self._close_after = True
-        self._send(response)
+        self._end_request()
+        self._send_response(response)
 
-    def _send(self, response: Response) -> None:
-        lines = [_STATUS_LINES[response.status], _date_line(int(time.time()))]
-        lines += [_header_line(name, value) for name, value in response.headers]
-        if self._close_after:
-            lines.append(b"connection: close\r\n")
-        lines.append(b"\r\n")
-        lines.append(response.body)
-        self._write(b"".join(lines))
+    def _end_request(self) -> None:
+        """The request is answered, or will never be. The one place where it gives back what it held."""
+        self._request = None
+        self._lane.gateway.under_way -= 1
+        if self._place is not None:
+            self._place.give_back()
+            self._place = None
+        if (self._head is not None and not self._head.keep_alive) or self._lane.gateway.draining:
+            self._close_after = True
+
+    def _send_response(self, response: Response) -> None:
+        self._send(render(response, close=self._close_after))
+
+    def _send(self, parts: list[bytes]) -> None:
+        self._write(parts)
         if self._out is None:
             self._after_answer()
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, parts: list[bytes]) -> None:
         if self.closed:
             return
         try:
-            sent = self.sock.send(data)
+            sent = self.sock.send(parts[0]) if len(parts) == 1 else self.sock.sendmsg(parts)
         except BlockingIOError:
             sent = 0
         except OSError:
             self.close()
             return
-        if sent < len(data):
-            self._out = memoryview(data)[sent:]
+        if sent < sum(map(len, parts)):
+            self._out = memoryview(b"".join(parts))[sent:]
             self.deadline = time.monotonic() + WRITE_STALL_S
 
     def on_writable(self) -> None:
@@ -387,7 +446,7 @@ class Connection:
             self.proceed()
 
     def _after_answer(self) -> None:
-        if self.closed or self._handling is not None:
+        if self.closed or self._request is not None:
             # "100 Continue" is not the answer itself.
             return
         unread = self._unread or bool(self._buffer) or (self._body is not None and not self._body.complete)
@@ -426,9 +485,10 @@ class Connection:
         if self._ticket is not None:
             self._ticket.cancel()
         if self._handling is not None:
-            self._lane.gateway.under_way -= 1
             self._handling.close()
             self._handling = None
+        if self._request is not None:
+            self._end_request()
         self._lane.drop(self)
 
     def release(self) -> socket.socket:

@@ -12,6 +12,8 @@ from typing import Final, Protocol
 
 import httptools
 
+from gateway.http import add_header
+
 HEAD_BYTES_MAX: Final = 16 * 1024
 HEADERS_MAX: Final = 100
 CHUNK_LINE_BYTES_MAX: Final = 1024
@@ -36,15 +38,26 @@ class BadRequest(Exception):
 
 
 class Head:
-    """What a request's head says."""
+    """What a request's head says. Header names are in lower case; values of one name are joined."""
 
-    __slots__ = ("chunked", "headers", "keep_alive", "length", "method", "target", "upgrade", "version")
+    __slots__ = (
+        "chunked",
+        "headers",
+        "keep_alive",
+        "length",
+        "method",
+        "repeated",
+        "target",
+        "upgrade",
+        "version",
+    )
 
     def __init__(self) -> None:
         self.method = b""
         self.target = b""
         self.version = ""
-        self.headers: list[tuple[bytes, bytes]] = []
+        self.headers: dict[bytes, bytes] = {}
+        self.repeated: list[bytes] = []
         self.keep_alive = False
         self.upgrade = False
         self.length = 0
@@ -56,16 +69,38 @@ class Head:
         self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name, value))
+        name = name.lower()
+        if name in self.headers:
+            self.repeated.append(name)
+            add_header(self.headers, name, value)
+        else:
+            self.headers[name] = value
 
     # -- for those who have one
 
-    def values(self, name: bytes) -> list[bytes]:
-        """The values of all headers of this lower-case name."""
-        return [value for known, value in self.headers if known.lower() == name]
+    def check(self) -> None:
+        """What llhttp leaves to its caller."""
+        if self.version not in ("1.1", "1.0"):
+            raise BadRequest(f"HTTP/{self.version} is not spoken here", status=505)
+        if len(self.headers) + len(self.repeated) > HEADERS_MAX:
+            raise BadRequest(f"more than {HEADERS_MAX} headers", status=431)
+        headers = self.headers
+        self.keep_alive = self.version == "1.1" and (
+            b"connection" not in headers
+            or b"close" not in {token.strip().lower() for token in headers[b"connection"].split(b",")}
+        )
+        if (b"host" not in headers and self.version == "1.1") or b"host" in self.repeated:
+            raise BadRequest("a request needs exactly one Host header")
+        if b"content-length" in headers:
+            self.length = int(headers[b"content-length"])
+        if b"transfer-encoding" in headers:
+            self.chunked = headers[b"transfer-encoding"].lower() == b"chunked"
+            if not self.chunked:
+                raise BadRequest("the only transfer coding here is chunked", status=501)
 
     def expects_continue(self) -> bool:
-        return self.version == "1.1" and b"100-continue" in [v.lower() for v in self.values(b"expect")]
+        expected = self.headers.get(b"expect", b"").lower().split(b", ")
+        return self.version == "1.1" and b"100-continue" in expected
 
     def body(self) -> "Body":
         return ChunkedBody() if self.chunked else LengthBody(self.length)
@@ -103,8 +138,8 @@ def parse_head(data: bytes) -> Head:
         raise BadRequest(str(error)) from None
     head.method = method
     # llhttp also calls CONNECT an upgrade; here it is a method like any other.
-    head.upgrade = head.upgrade and bool(head.values(b"upgrade"))
-    _check(head)
+    head.upgrade = head.upgrade and b"upgrade" in head.headers
+    head.check()
     return head
 
 
@@ -122,29 +157,6 @@ def _run(head: Head, data: bytes) -> None:
     except httptools.HttpParserUpgrade:
         head.upgrade = True
     head.version = parser.get_http_version()
-
-
-def _check(head: Head) -> None:
-    if head.version not in ("1.1", "1.0"):
-        raise BadRequest(f"HTTP/{head.version} is not spoken here", status=505)
-    if len(head.headers) > HEADERS_MAX:
-        raise BadRequest(f"more than {HEADERS_MAX} headers", status=431)
-    tokens = {token.strip().lower() for value in head.values(b"connection") for token in value.split(b",")}
-    head.keep_alive = head.version == "1.1" and b"close" not in tokens
-    hosts = codings = 0
-    for name, value in head.headers:
-        lowered = name.lower()
-        if lowered == b"host":
-            hosts += 1
-        elif lowered == b"content-length":
-            head.length = int(value)
-        elif lowered == b"transfer-encoding":
-            codings += 1
-            head.chunked = value.lower() == b"chunked"
-            if codings > 1 or not head.chunked:
-                raise BadRequest("the only transfer coding here is chunked", status=501)
-    if hosts > 1 or (hosts == 0 and head.version == "1.1"):
-        raise BadRequest("a request needs exactly one Host header")
 
 
 class Body(Protocol):

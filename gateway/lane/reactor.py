@@ -1,16 +1,15 @@
-"""The reactor inside trio: one task that waits on an epoll and serves every ready connection in a sweep.
+"""The fast lane: accepts connections and serves them in the sweeps of a poller inside trio.
 
-What was parsed in one sweep leaves in one send per shard link, because a link sends what was queued
-since its last turn. Sweeps are bounded, so that nobody else in this process waits long.
+What was parsed in one sweep leaves in one send per shard link, because the links are served by the
+same poller and send what was queued when the sweep ends.
 """
 
 import errno
 import logging
-import os
-import select
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -19,11 +18,11 @@ from gateway.context import Gateway
 from gateway.effects import Ask, AskEach, Effect, Handling, InThread
 from gateway.http import Request, Response
 from gateway.lane.connection import Connection
-from gateway.routes import dispatch
+from gateway.routes import Direct, direct, dispatch
+from topics.polling import PEER_CLOSED, READABLE, WRITABLE, Poller
 
 log = logging.getLogger(__name__)
 
-EVENTS_PER_SWEEP: Final = 256
 ACCEPTS_PER_SWEEP: Final = 64
 # How often deadlines are looked at; none of them is exact.
 DEADLINES_EVERY_S: Final = 1.0
@@ -37,19 +36,22 @@ class Reactor:
     """Serves `listener` until it is cancelled. `hand_over` takes what is not HTTP/1.1."""
 
     def __init__(
-        self, gateway: Gateway, listener: socket.socket, hand_over: HandOver, *, serve_here: bool = True
+        self,
+        gateway: Gateway,
+        listener: socket.socket,
+        hand_over: HandOver,
+        poller: Poller,
+        *,
+        serve_here: bool = True,
     ) -> None:
         self.gateway = gateway
         self._listener = listener
         self._give_away = hand_over
+        self._poller = poller
         self._serve_here = serve_here
         self._connections: dict[int, Connection] = {}
-        self._epoll = select.epoll()
         self._nursery: trio.Nursery | None = None
         self._accepting = False
-        self._unfinished: list[Connection] = []
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll.register(self._wake_fd, select.EPOLLIN)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         self._listener.setblocking(False)
@@ -57,58 +59,24 @@ class Reactor:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                nursery.start_soon(self._watch_deadlines)
                 task_status.started()
-                while True:
-                    if self._unfinished:
-                        await trio.lowlevel.checkpoint()
-                    else:
-                        await trio.lowlevel.wait_readable(self._epoll.fileno())
-                    self._sweep()
+                await self._watch_deadlines()
         finally:
             for connection in list(self._connections.values()):
                 connection.close()
-            self._epoll.close()
-            os.close(self._wake_fd)
 
     def stop_accepting(self) -> None:
         """The listener is closed and idle connections end; those under way finish."""
         if self._accepting:
-            self._epoll.unregister(self._listener.fileno())
+            self._poller.forget(self._listener.fileno())
             self._accepting = False
         self._listener.close()
         for connection in [c for c in self._connections.values() if c.idle]:
             connection.close()
 
     def _accept_on(self) -> None:
-        self._epoll.register(self._listener.fileno(), select.EPOLLIN)
+        self._poller.watch(self._listener.fileno(), READABLE, self._accept)
         self._accepting = True
-
-    # -- sweeps
-
-    def _sweep(self) -> None:
-        unfinished, self._unfinished = self._unfinished, []
-        for waiting in unfinished:
-            self._guard(waiting, waiting.proceed)
-        for fd, event in self._epoll.poll(0, EVENTS_PER_SWEEP):
-            connection = self._connections.get(fd)
-            if fd == self._wake_fd:
-                os.eventfd_read(fd)
-            elif connection is None:
-                self._accept()
-            else:
-                self._guard(connection, self._serve, connection, event)
-
-    def _serve(self, connection: Connection, event: int) -> None:
-        if event & (select.EPOLLERR | select.EPOLLHUP):
-            connection.close()
-            return
-        if event & select.EPOLLOUT:
-            connection.on_writable()
-        if event & select.EPOLLIN and not connection.closed:
-            connection.on_readable()
-        if event & select.EPOLLRDHUP and not connection.closed and not connection.half_closed:
-            connection.on_half_closed()
 
     def _guard(self, connection: Connection, act: Callable[..., None], *args: object) -> None:
         """Nothing that one connection does may end the others."""
@@ -118,7 +86,7 @@ class Reactor:
             log.exception("connection.failed")
             connection.close()
 
-    def _accept(self) -> None:
+    def _accept(self, event: int) -> None:
         for _ in range(ACCEPTS_PER_SWEEP):
             try:
                 sock, _ = self._listener.accept()
@@ -135,12 +103,12 @@ class Reactor:
                 continue
             connection = Connection(self, sock)
             self._connections[connection.fd] = connection
-            connection.interest = select.EPOLLIN | select.EPOLLRDHUP
-            self._epoll.register(connection.fd, connection.interest)
+            connection.interest = READABLE | PEER_CLOSED
+            self._poller.watch(connection.fd, connection.interest, connection.on_event)
 
     def _pause_accepting(self, error: OSError) -> None:
         log.warning("gateway.accept_paused", extra={"reason": str(error)})
-        self._epoll.unregister(self._listener.fileno())
+        self._poller.forget(self._listener.fileno())
         self._accepting = False
         assert self._nursery is not None
         self._nursery.start_soon(self._resume_accepting)
@@ -158,6 +126,9 @@ class Reactor:
                 self._guard(connection, connection.on_deadline)
 
     # -- what connections ask for
+
+    def direct(self, request: Request, body: bytes) -> Direct | None:
+        return direct(self.gateway, request, body)
 
     def handle(self, request: Request) -> Handling[Response]:
         return dispatch(self.gateway, request)
@@ -180,23 +151,21 @@ class Reactor:
 
     def come_back(self, connection: Connection) -> None:
         """There is more to do for this connection than its turn allows."""
-        self._unfinished.append(connection)
-        # Whoever calls may be another task, while ours sleeps.
-        os.eventfd_write(self._wake_fd, 1)
+        self._poller.soon(partial(self._guard, connection, connection.proceed))
 
     def hand_over(self, connection: Connection, data: bytes) -> None:
         self._forget(connection)
         self._give_away(connection.release(), data)
 
     def rearm(self, connection: Connection) -> None:
-        interest = select.EPOLLIN if connection.wants_read else 0
+        interest = READABLE if connection.wants_read else 0
         if not connection.half_closed:
-            interest |= select.EPOLLRDHUP
+            interest |= PEER_CLOSED
         if connection.wants_write:
-            interest |= select.EPOLLOUT
+            interest |= WRITABLE
         if interest != connection.interest and not connection.closed:
             connection.interest = interest
-            self._epoll.modify(connection.fd, interest)
+            self._poller.change(connection.fd, interest)
 
     def drop(self, connection: Connection) -> None:
         self._forget(connection)
@@ -204,4 +173,4 @@ class Reactor:
 
     def _forget(self, connection: Connection) -> None:
         if self._connections.pop(connection.fd, None) is not None:
-            self._epoll.unregister(connection.fd)
+            self._poller.forget(connection.fd)

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Protocol
 
 from shards.disk import Disk, Fd
@@ -65,8 +66,7 @@ class ThreadSyncer:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._wake = threading.Semaphore(0)
-        self._job: tuple[int, list[Fd]] | None = None
+        self._jobs: SimpleQueue[tuple[int, list[Fd]] | None] = SimpleQueue()
         self._done: SyncDone | None = None
         self.event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.busy = False
@@ -76,8 +76,7 @@ class ThreadSyncer:
     def start(self, batch: int, targets: list[Fd]) -> None:
         assert not self.busy, "one sync at a time"
         self.busy = True
-        self._job = (batch, targets)
-        self._wake.release()
+        self._jobs.put((batch, targets))
 
     def take_done(self) -> SyncDone | None:
         try:
@@ -90,16 +89,11 @@ class ThreadSyncer:
 
     def stop(self) -> None:
         """End the thread; a sync under way is waited for."""
-        self._job = None
-        self._wake.release()
+        self._jobs.put(None)
         self._thread.join()
         os.close(self.event_fd)
 
     def _run(self) -> None:
-        while True:
-            self._wake.acquire()
-            job = self._job
-            if job is None:
-                return
+        while (job := self._jobs.get()) is not None:
             self._done = run_sync(self._disk, *job)
             os.eventfd_write(self.event_fd, 1)

@@ -6,14 +6,13 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import h2.connection
 import h2.events
 import httpx
-import pytest
 import trio
 import trio.testing
 
@@ -234,9 +233,11 @@ async def test_a_stop_is_bounded_when_a_request_does_not_end(tmp_path: Path) -> 
         run.shard.answer = stuck
 
         async def poll() -> None:
+            # The end of the link may still be told, or the connection just ends.
             async with client(run) as http:
-                with pytest.raises(httpx.TransportError):
-                    await http.get("/v0/topics/jobs")
+                with suppress(httpx.TransportError):
+                    answer = await http.get("/v0/topics/jobs")
+                    assert answer.json()["error"]["detail"]["outcome"] == "unknown"
 
         nursery.start_soon(poll)
         await run.shard.wait_until(lambda: len(run.shard.requests) == 1)

@@ -51,6 +51,9 @@ class NotesLane:
     unfinished: list[Connection] = field(default_factory=list)
     reading: bool = True  # what the reactor's epoll would wait for; it only learns that by `rearm`
 
+    def direct(self, request: Request, body: bytes) -> None:
+        """Everything goes to the handler here."""
+
     def handle(self, request: Request) -> Handling[Response]:
         return self._answer(request)
 

@@ -23,6 +23,7 @@ from gateway.lane.reactor import Reactor
 from gateway.serve import hypercorn_config
 from tests.fakes.direct_client import gateway_over
 from tests.fakes.fake_shard import Answer, FakeShard, echo
+from topics.polling import Poller
 from topics.protocol.messages import Op, Request
 
 GET = b"GET /v0/topics/a HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -126,7 +127,9 @@ async def running(tmp_path: Path, *, serve_here: bool, keep_alive_s: int = 75) -
         config.keep_alive_timeout = keep_alive_s
         door = HypercornDoor(GatewayApp(client.gateway), config)
         await nursery.start(door.run)
-        reactor = Reactor(client.gateway, listener, door.take, serve_here=serve_here)
+        poller = Poller()
+        await nursery.start(poller.run)
+        reactor = Reactor(client.gateway, listener, door.take, poller, serve_here=serve_here)
         await nursery.start(reactor.run)
         yield Running(shard, listener.getsockname()[1])
         nursery.cancel_scope.cancel()

@@ -22,6 +22,7 @@ from gateway.lane.connection import RECEIVE_BYTES, Connection
 from gateway.lane.reactor import Reactor
 from tests.fakes.direct_client import gateway_over
 from tests.fakes.fake_shard import Answer, FakeShard, echo
+from topics.polling import Poller
 from topics.protocol.messages import Op, Request
 
 MIB = 1 << 20
@@ -59,7 +60,9 @@ async def running(tmp_path: Path, *, listener: socket.socket | None = None) -> A
     listener = listener or socket.create_server(("127.0.0.1", 0), backlog=1000)
     async with gateway_over([shard]) as client, trio.open_nursery() as nursery:
         handed: list[tuple[socket.socket, bytes]] = []
-        reactor = Reactor(client.gateway, listener, lambda sock, data: handed.append((sock, data)))
+        poller = Poller()
+        await nursery.start(poller.run)
+        reactor = Reactor(client.gateway, listener, lambda sock, data: handed.append((sock, data)), poller)
         await nursery.start(reactor.run)
         yield Running(reactor, client.gateway, shard, listener.getsockname()[1], handed)
         nursery.cancel_scope.cancel()
@@ -293,7 +296,7 @@ async def test_what_is_sent_ahead_of_an_answer_is_read_within_bounds(lane: Runni
         assert len(connection._buffer) <= RECEIVE_BYTES
 
 
-@pytest.mark.parametrize("where", ["proceed", "resume", "on_deadline"])
+@pytest.mark.parametrize("where", ["proceed", "take_reply", "on_deadline"])
 async def test_a_failure_inside_one_connection_ends_that_connection_alone(
     lane: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
 ) -> None:

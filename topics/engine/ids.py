@@ -5,6 +5,7 @@ something in a path, a log line or a shell.
 """
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from topics.engine.limits import TOPIC_NAME_BYTES_MAX
@@ -16,6 +17,7 @@ _TOPIC_NAME: Final = re.compile(TOPIC_NAME_PATTERN)
 _SHOWN_CHARS_MAX: Final = 300
 
 
+@lru_cache(maxsize=8192)
 def is_topic_name(name: str) -> bool:
     return _TOPIC_NAME.fullmatch(name) is not None
 

@@ -64,6 +64,14 @@ _REQUEST_FIXED_BYTES: Final = _REQUEST_HEAD.size + _REQUEST_MIDDLE.size + _REQUE
 # Kind byte of a message: behind the length and the array head.
 _KIND_AT: Final = _LENGTH.size + 1
 _OPS: Final = {int(op): op for op in Op}
+# An attribute of an enum, or of a Struct, costs as much as the packing it stands beside.
+_REQUEST, _REPLY, _PART = int(Kind.REQUEST), int(Kind.REPLY), int(Kind.PART)
+_REQUEST_HEAD_BYTES: Final = _REQUEST_HEAD.size
+_REQUEST_MIDDLE_BYTES: Final = _REQUEST_MIDDLE.size
+_REQUEST_TAIL_BYTES: Final = _REQUEST_TAIL.size
+_REPLY_HEAD_BYTES: Final = _REPLY_HEAD.size
+_FIXED_REQUEST: Final = (_ARRAY_7, _U32, _U8, _BYTES_U16, _U64, _BYTES_U16, _BYTES_U32)
+_FIXED_REPLY: Final = (_ARRAY_5, _U32, _U16, _U16, _BYTES_U32)
 
 
 def encode_request(id: int, op: int, topic: bytes, arrived_ns: int, params: bytes, body: bytes) -> bytes:
@@ -73,7 +81,7 @@ def encode_request(id: int, op: int, topic: bytes, arrived_ns: int, params: byte
     length = _REQUEST_FIXED_BYTES - _LENGTH.size + len(topic) + len(params) + len(body)
     return b"".join(
         (
-            _REQUEST_HEAD.pack(length, _ARRAY_7, Kind.REQUEST, _U32, id, _U8, op, _BYTES_U16, len(topic)),
+            _REQUEST_HEAD.pack(length, _ARRAY_7, _REQUEST, _U32, id, _U8, op, _BYTES_U16, len(topic)),
             topic,
             _REQUEST_MIDDLE.pack(_U64, arrived_ns, _BYTES_U16, len(params)),
             params,
@@ -89,7 +97,7 @@ def reply_head(id: int, status: int, retry_after_s: int, body_length: int) -> by
         raise ValueError(f"a reply of {body_length} bytes must go in parts")
     return _REPLY_HEAD.pack(
         _REPLY_HEAD.size - _LENGTH.size + body_length,
-        _ARRAY_5, Kind.REPLY, _U32, id, _U16, status, _U16, retry_after_s, _BYTES_U32, body_length,
+        _ARRAY_5, _REPLY, _U32, id, _U16, status, _U16, retry_after_s, _BYTES_U32, body_length,
     )  # fmt: skip
 
 
@@ -226,10 +234,10 @@ def _decode_pieces(pieces: list[bytes]) -> Message:
     first, size = pieces[0], sum(map(len, pieces))
     if len(first) >= _REPLY_HEAD.size:
         kind = first[_KIND_AT]
-        if kind == Kind.PART:
+        if kind == _PART:
             id = _part_head(first, 0, size)
             return Part(id, b"".join((memoryview(first)[_PART_HEAD.size :], *pieces[1:])))
-        if kind == Kind.REPLY:
+        if kind == _REPLY:
             id, status, retry_after_s = _reply_head(first, 0, size)
             body = b"".join((memoryview(first)[_REPLY_HEAD.size :], *pieces[1:]))
             return Reply(id, status, retry_after_s, body)
@@ -238,11 +246,11 @@ def _decode_pieces(pieces: list[bytes]) -> Message:
 
 def _decode_one(data: bytes, at: int, end: int) -> Message:
     kind = data[at + _KIND_AT]
-    if kind == Kind.REPLY:
-        return Reply(*_reply_head(data, at, end), data[at + _REPLY_HEAD.size : end])
-    if kind == Kind.REQUEST:
+    if kind == _REPLY:
+        return Reply(*_reply_head(data, at, end), data[at + _REPLY_HEAD_BYTES : end])
+    if kind == _REQUEST:
         return _decode_request(data, at, end)
-    if kind == Kind.PART:
+    if kind == _PART:
         return Part(_part_head(data, at, end), data[at + _PART_HEAD.size : end])
     return plain.decode_item(data[at + _LENGTH.size : end])
 
@@ -251,20 +259,19 @@ def _decode_request(data: bytes, at: int, end: int) -> Request:
     if end - at < _REQUEST_FIXED_BYTES:
         raise ProtocolError("a request shorter than its head")
     _, array, _, u32, id, u8, op, bytes_topic, topic_length = _REQUEST_HEAD.unpack_from(data, at)
-    topic_at = at + _REQUEST_HEAD.size
+    topic_at = at + _REQUEST_HEAD_BYTES
     middle_at = topic_at + topic_length
-    if end - middle_at < _REQUEST_MIDDLE.size + _REQUEST_TAIL.size:
+    if end - middle_at < _REQUEST_MIDDLE_BYTES + _REQUEST_TAIL_BYTES:
         raise ProtocolError("a request's topic runs over its end")
     u64, arrived_ns, bytes_params, params_length = _REQUEST_MIDDLE.unpack_from(data, middle_at)
-    params_at = middle_at + _REQUEST_MIDDLE.size
+    params_at = middle_at + _REQUEST_MIDDLE_BYTES
     tail_at = params_at + params_length
-    if end - tail_at < _REQUEST_TAIL.size:
+    if end - tail_at < _REQUEST_TAIL_BYTES:
         raise ProtocolError("a request's parameters run over its end")
     bytes_body, body_length = _REQUEST_TAIL.unpack_from(data, tail_at)
-    body_at = tail_at + _REQUEST_TAIL.size
-    if (array, u32, u8, bytes_topic, u64, bytes_params, bytes_body) != (
-        _ARRAY_7, _U32, _U8, _BYTES_U16, _U64, _BYTES_U16, _BYTES_U32,
-    ) or body_at + body_length != end:  # fmt: skip
+    body_at = tail_at + _REQUEST_TAIL_BYTES
+    given = (array, u32, u8, bytes_topic, u64, bytes_params, bytes_body)
+    if given != _FIXED_REQUEST or body_at + body_length != end:
         raise ProtocolError("a request that is not in the fixed layout")
     known_op = _OPS.get(op)
     if known_op is None or body_length > INLINE_BYTES_MAX or params_length > PARAMS_BYTES_MAX:
@@ -276,15 +283,14 @@ def _decode_request(data: bytes, at: int, end: int) -> Request:
 
 def _reply_head(data: bytes, at: int, end: int) -> tuple[int, int, int]:
     """Id, status and retry_after_s of the REPLY from `at` to `end`; only its head need be in `data`."""
-    body_at = at + _REPLY_HEAD.size
+    body_at = at + _REPLY_HEAD_BYTES
     if body_at > end:
         raise ProtocolError("a reply shorter than its head")
     (_, array, _, u32, id, u16_status, status, u16_retry, retry_after_s, bytes_body, body_length) = (
         _REPLY_HEAD.unpack_from(data, at)
     )
-    if (array, u32, u16_status, u16_retry, bytes_body) != (
-        _ARRAY_5, _U32, _U16, _U16, _BYTES_U32,
-    ) or body_at + body_length != end:  # fmt: skip
+    given = (array, u32, u16_status, u16_retry, bytes_body)
+    if given != _FIXED_REPLY or body_at + body_length != end:
         raise ProtocolError("a reply that is not in the fixed layout")
     if not STATUS_MIN <= status <= STATUS_MAX or body_length > INLINE_BYTES_MAX:
         raise ProtocolError(f"a reply with status {status} and {body_length} bytes")
