@@ -165,7 +165,7 @@ async def test_without_keys_the_header_is_ignored(call: Client) -> None:
     for headers in NO_KEYS:
         for route in ROUTES:
             assert (await send(call, route, headers)).status == 200
-    assert auth.authorise(KeyStore(), "anything", "admin", ["x"]) is EVERYONE
+    assert auth.authorise(KeyStore(), "anything", "admin", {"topic": "x"}) is EVERYONE
 
 
 async def test_checks_come_in_the_order_of_the_contract(call: Client) -> None:

@@ -18,13 +18,13 @@ from gateway.lane import reactor as lane_reactor
 from gateway.lane.reactor import Reactor
 from gateway.slots import Slots
 from tests.fakes.direct_client import gateway_over
-from tests.fakes.fake_shard import Answer, FakeShard, echo
+from tests.fakes.fake_shard import Answer, FakeShard, echo, never
 from topics.keys import parse_keys
 from topics.polling import Poller
 from topics.protocol.messages import Op
 from topics.protocol.messages import Request as ShardRequest
 
-KEYS = parse_keys("full,reader:read,own:rw:a")
+KEYS = parse_keys("full,reader:read,own::a")
 JSON = "Content-Type: application/json\r\n"
 # It asks for what it would get anyway, and for the long way.
 THE_LONG_WAY = "Accept-Encoding: identity\r\n"
@@ -164,7 +164,7 @@ async def test_the_short_way_counts_the_requests_of_a_key_and_gives_their_places
     for _ in range(3):
         assert (await lane.ask(*asking)).startswith(b"HTTP/1.1 200")
     # A client that leaves before its answer gives its place back too.
-    lane.shard.answer = never_answers
+    lane.shard.answer = never
     async with await trio.open_tcp_stream("127.0.0.1", lane.port) as leaving:
         await leaving.send_all(b"GET /v0/topics/a HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer full\r\n\r\n")
         await lane.shard.wait_until(lambda: len(lane.shard.requests) == 5)
@@ -172,11 +172,6 @@ async def test_the_short_way_counts_the_requests_of_a_key_and_gives_their_places
     with trio.fail_after(5):
         while not (await lane.ask(*asking)).startswith(b"HTTP/1.1 200"):  # noqa: ASYNC110
             await trio.sleep(0.05)
-
-
-async def never_answers(request: ShardRequest) -> Answer:
-    await trio.sleep_forever()
-    return Answer()
 
 
 async def test_a_draining_server_refuses_on_both_ways(lane: Lane) -> None:
