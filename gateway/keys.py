@@ -73,10 +73,7 @@ class KeyStore:
         self._callers = tuple(Caller(key.digest, key.scopes, key.prefixes) for key in keys)
         # Whether liveness and readiness need a key too.
         self.probe_auth = probe_auth
-
-    @property
-    def enabled(self) -> bool:
-        return bool(self._callers)
+        self.enabled = bool(keys)
 
     def bearer_of(self, token: str) -> Caller | None:
         """Whose token this is, None if nobody's."""

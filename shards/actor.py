@@ -48,6 +48,8 @@ log = logging.getLogger("shard")
 
 # A sweep stops running commands after this long, so that fresh arrivals get their turn by priority.
 SWEEP_NS = 5_000_000
+# Looking again costs far less than falling asleep and being woken.
+SWEEPS_PER_TURN = 4
 # Writes are refused while more than this waits: a queue that long is latency for everybody behind it.
 PRESSURE_COMMANDS = 5_000
 PRESSURE_BYTES = 64 * 1024 * 1024
@@ -81,6 +83,7 @@ class Actor:
         self._body_bytes_max = body_bytes_max
         self._links: dict[int, Link] = {}
         self._timer = trio.CancelScope()
+        self._due_ns: int | None = None
         self._stepped = trio.lowlevel.ParkingLot()
         self._busy_ns = 0
         self._depth_peak = 0
@@ -101,7 +104,9 @@ class Actor:
                         await trio.lowlevel.wait_readable(self._epoll.fileno())
                     else:
                         await trio.lowlevel.checkpoint()
-                    self._sweep()
+                    for _ in range(SWEEPS_PER_TURN):
+                        if not self._sweep():
+                            break
         finally:
             for link in self._links.values():
                 link.sock.close()
@@ -118,14 +123,24 @@ class Actor:
                 self._after_step()
 
     def _due(self) -> float:
-        due_ns = self.shard.next_due_ns() if self.shard is not None else None
-        if due_ns is None:
+        if self._due_ns is None:
             return float("inf")
-        return trio.current_time() + max(0, due_ns - self._clock.monotonic_ns()) / 1e9
+        return trio.current_time() + max(0, self._due_ns - self._clock.monotonic_ns()) / 1e9
 
-    def _sweep(self) -> None:
+    def _set_timer(self) -> None:
+        """Moving a deadline costs more than asking whether it has moved."""
+        due_ns = self.shard.next_due_ns() if self.shard is not None else None
+        if due_ns != self._due_ns:
+            self._due_ns = due_ns
+            self._timer.deadline = self._due()
+
+    def _sweep(self) -> bool:
+        """Serve what is ready; whether anything was."""
         started_ns = self._clock.monotonic_ns()
-        for fd, event in self._epoll.poll(0):
+        events = self._epoll.poll(0)
+        if not events and not self.mailbox.runnable:
+            return False
+        for fd, event in events:
             if fd == self._listener.fileno():
                 self._accept()
             elif fd == self._syncer.event_fd:
@@ -141,6 +156,7 @@ class Actor:
             self.shard.commit()
         self._after_step()
         self._busy_ns += self._clock.monotonic_ns() - started_ns
+        return True
 
     def _run_commands(self, shard: Shard) -> None:
         clock = self._clock.monotonic_ns
@@ -192,7 +208,7 @@ class Actor:
                 self._drop(link, "the peer is gone")
             else:
                 self._arm(link)
-        self._timer.deadline = self._due()
+        self._set_timer()
         self._stepped.unpark_all()
 
     # -- links
@@ -253,12 +269,12 @@ class Actor:
                 self.shard.polls.forget(command)
 
     def _take(self, link: Link, message: Message) -> None:
-        if not link.greeted:
+        if isinstance(message, Request) and link.greeted:
+            self._request(link, message, message.body)
+        elif not link.greeted:
             if not isinstance(message, Hello):
                 raise ProtocolError("the first message is not a hello")
             link.greeted, link.role = True, message.role
-        elif isinstance(message, Request):
-            self._request(link, message, message.body)
         elif isinstance(message, BodyOpen):
             self._open_body(link, message)
         elif isinstance(message, Part):

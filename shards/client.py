@@ -152,9 +152,8 @@ class ShardLink:
         connection = self._connection
         if connection is None:
             raise link_lost(self.shard, sent=False)
-        return connection.submit(
-            op, topic.encode(), codec.encode_params(params or {}), body, arrived_ns, on_done
-        )
+        encoded = codec.encode_params(params) if params else b""
+        return connection.submit(op, topic.encode(), encoded, body, arrived_ns, on_done)
 
     async def drain(self) -> None:
         """Asks the shard to answer this link's parked long-polls now."""

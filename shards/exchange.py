@@ -54,32 +54,29 @@ OnDone: TypeAlias = Callable[[Reply | None, errors.TopicsError | None], None]
 _NOBODY_SLEEPS: Final = trio.Event()
 
 
+class _Bulk:
+    """A reply that comes in parts."""
+
+    __slots__ = ("head", "parts", "received_bytes")
+
+    def __init__(self, head: ReplyOpen) -> None:
+        self.head = head
+        self.parts: list[bytes] = []
+        self.received_bytes = 0
+
+
 class _Waiter:
     """One request in flight: what has been sent of it, and what has come back."""
 
-    __slots__ = (
-        "abandoned",
-        "credits",
-        "error",
-        "on_done",
-        "open",
-        "parts",
-        "received_bytes",
-        "reply",
-        "sent",
-        "wake",
-    )
+    __slots__ = ("abandoned", "bulk", "credits", "error", "on_done", "reply", "sent", "wake")
 
     def __init__(self, on_done: OnDone | None = None) -> None:
         # Either somebody sleeps until there is news, or somebody is called when there is an answer.
         self.wake = trio.Event() if on_done is None else _NOBODY_SLEEPS
         self.on_done = on_done
-        self.sent = False
-        self.abandoned = False
+        self.sent = self.abandoned = False
         self.credits = PART_CREDITS
-        self.open: ReplyOpen | None = None
-        self.parts: list[bytes] = []
-        self.received_bytes = 0
+        self.bulk: _Bulk | None = None
         self.reply: Reply | None = None
         self.error: errors.TopicsError | None = None
 
@@ -311,15 +308,15 @@ class Exchange:
             case Reply():
                 waiter = self._waiters.pop(message.id, None)
                 if waiter is not None:
-                    if waiter.open is not None:
+                    if waiter.bulk is not None:
                         raise ProtocolError(f"a second reply to request {message.id}")
                     waiter.finish(message)
             case ReplyOpen():
                 waiter = self._waiters.get(message.id)
                 if waiter is not None:
-                    if waiter.open is not None:
+                    if waiter.bulk is not None:
                         raise ProtocolError(f"a second reply to request {message.id}")
-                    waiter.open = message
+                    waiter.bulk = _Bulk(message)
             case Part():
                 self._take_part(message)
             case Credit():
@@ -334,16 +331,17 @@ class Exchange:
         waiter = self._waiters.get(part.id)
         if waiter is None:
             return
-        head = waiter.open
-        if head is None or waiter.received_bytes + len(part.data) > head.length:
+        bulk = waiter.bulk
+        if bulk is None or bulk.received_bytes + len(part.data) > bulk.head.length:
             raise ProtocolError(f"a part that belongs to no reply, or runs over it: request {part.id}")
-        waiter.parts.append(part.data)
-        waiter.received_bytes += len(part.data)
-        if waiter.received_bytes < head.length:
+        bulk.parts.append(part.data)
+        bulk.received_bytes += len(part.data)
+        if bulk.received_bytes < bulk.head.length:
             self.post(Credit(part.id, 1))
             return
         del self._waiters[part.id]
-        waiter.finish(Reply(head.id, head.status, head.retry_after_s, b"".join(waiter.parts)))
+        head = bulk.head
+        waiter.finish(Reply(head.id, head.status, head.retry_after_s, b"".join(bulk.parts)))
 
 
 def link_lost(shard: int, *, sent: bool) -> errors.NotReady:
