@@ -39,7 +39,7 @@ from topics.protocol.messages import (
     ProtocolError,
     Request,
 )
-from topics.protocol.peer import peer_uid
+from topics.protocol.peer import peer_uid, widen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +56,8 @@ PRESSURE_BYTES = 64 * 1024 * 1024
 # Beyond this the shard stops reading its links; peers feel it as backpressure.
 MAILBOX_COMMANDS_MAX = 20_000
 MAILBOX_BYTES_MAX = 256 * 1024 * 1024
+# States in which the data routes are answered without being run.
+_REFUSING = frozenset({"recovering", "stopping"})
 
 
 @dataclass(slots=True)
@@ -223,6 +225,7 @@ class Actor:
             sock.close()
             return
         sock.setblocking(False)
+        widen(sock)
         link = Link(sock)
         self._links[link.fd] = link
         link.interest = select.EPOLLIN
@@ -329,21 +332,21 @@ class Actor:
             self.mailbox.put(command)
 
     def _refusal(self) -> TopicsError | None:
+        if self.status.state not in _REFUSING:
+            return None
         if self.status.state == "stopping":
             return ShuttingDown("the server is shutting down", detail={"outcome": "not_applied"})
-        if self.status.state == "recovering":
-            return NotReady(
-                "the log is being replayed",
-                detail={"replay_progress": round(self.status.progress, 3), "outcome": "not_applied"},
-            )
-        return None
+        return NotReady(
+            "the log is being replayed",
+            detail={"replay_progress": round(self.status.progress, 3), "outcome": "not_applied"},
+        )
 
     def _pressure(self, command: Command) -> TopicsError | None:
         """Shed writes, which can come again, before reads; a write may ask to be queued instead."""
         mailbox = self.mailbox
-        if command.op != Op.WRITE or (
-            mailbox.commands < PRESSURE_COMMANDS and mailbox.bytes < PRESSURE_BYTES
-        ):
+        if mailbox.commands < PRESSURE_COMMANDS and mailbox.bytes < PRESSURE_BYTES:
+            return None
+        if command.op != Op.WRITE:
             return None
         if b'"disable_backpressure"' in command.body and wants_queueing(command.body):
             return None

@@ -36,6 +36,7 @@ from topics.protocol.messages import (
     Reply,
     ReplyOpen,
 )
+from topics.protocol.peer import widen
 
 # More callers than this per shard wait for a shard that does not keep up: telling them is kinder.
 REQUESTS_IN_FLIGHT_MAX: Final = 10_000
@@ -142,6 +143,7 @@ class Exchange:
         self._upload_bytes = 0
         self._next_id = 0
         sock.setblocking(False)
+        widen(sock)
         poller.watch(sock.fileno(), READABLE, self._on_event)
 
     def _on_event(self, event: int) -> None:

@@ -164,7 +164,7 @@ async def test_a_queued_request_that_is_cancelled_is_never_sent(tmp_path: Path) 
         peer, _ = await listening.accept()
         await peer.send(codec.encode(Hello(1, "shard", 0, 1)))
         await link.wait_connected()
-        for _ in range(20):
+        for _ in range(60):
             nursery.start_soon(ask, link, bytes(200_000))
         await trio.testing.wait_all_tasks_blocked()
         with trio.CancelScope() as leaving:
@@ -179,7 +179,7 @@ async def test_a_queued_request_that_is_cancelled_is_never_sent(tmp_path: Path) 
         nursery.cancel_scope.cancel()
     peer.close()
     listening.close()
-    assert seen == [Hello(1, "gateway", 0, 0), *[b"jobs"] * 20, b"kept"]
+    assert seen == [Hello(1, "gateway", 0, 0), *[b"jobs"] * 60, b"kept"]
 
 
 async def _after_all_blocked(act: Callable[[], None]) -> None:
