@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("shard")
 
 # A sweep stops running commands after this long, so that fresh arrivals get their turn by priority.
-SWEEP_NS = 5_000_000
+SWEEP_NS = 2_000_000
+RECEIVES_PER_SWEEP = 16
 # Looking again costs far less than falling asleep and being woken.
 SWEEPS_PER_TURN = 4
 # Writes are refused while more than this waits: a queue that long is latency for everybody behind it.
@@ -252,12 +253,16 @@ class Actor:
         if not event & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
             return
         try:
-            messages = link.receive()
-            if messages is None:
-                self._drop(link, "the peer is gone")
-                return
-            for message in messages:
-                self._take(link, message)
+            # All that is there: what is urgent may stand behind what is not.
+            for _ in range(RECEIVES_PER_SWEEP):
+                received = link.receive()
+                if received is None:
+                    self._drop(link, "the peer is gone")
+                    return
+                for message in received.messages:
+                    self._take(link, message)
+                if received.all:
+                    return
         except ProtocolError as error:
             self._drop(link, error.reason)
 

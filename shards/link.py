@@ -6,6 +6,7 @@
 
 import socket
 from collections import deque
+from typing import NamedTuple
 
 from shards.command import Answer, Command
 from topics.protocol.codec import Decoder, encode, part_head, reply_head
@@ -28,6 +29,11 @@ _SEND_BUFFERS = 512
 _JOIN_BYTES_MAX = 4 * 1024
 # A peer that leaves more than this unread is not read from until it has caught up.
 OUTGOING_BYTES_MAX = 16 * 1024 * 1024
+
+
+class Received(NamedTuple):
+    messages: list[Message]
+    all: bool  # there was no more
 
 
 class Upload:
@@ -72,15 +78,15 @@ class Link:
         self._bulk: dict[int, _Bulk] = {}
         self.out_bytes = 0
 
-    def receive(self) -> list[Message] | None:
-        """What has arrived; None if the peer is gone. Raises ProtocolError."""
+    def receive(self) -> Received | None:
+        """What has arrived, up to a bound; None if the peer is gone. Raises ProtocolError."""
         try:
             data = self.sock.recv(RECEIVE_BYTES)
         except BlockingIOError:
-            return []
+            return Received([], True)
         except OSError:
             return None
-        return self._decoder.feed(data) if data else None
+        return Received(self._decoder.feed(data), len(data) < RECEIVE_BYTES) if data else None
 
     def add_part(self, part: Part) -> Upload | None:
         """The upload, when this part completes it."""
