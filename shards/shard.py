@@ -225,7 +225,9 @@ class Shard:
         due = self._dirty_since_ns and now_ns - self._dirty_since_ns >= self._sync_interval_ns
         if due or self.pending:
             self._dirty_since_ns = 0
-            self._syncer.start(self._wal.batch, self._wal.sync_targets())
+            preparation = self._wal.preparation()
+            before = preparation.run if preparation is not None else None
+            self._syncer.start(self._wal.batch, self._wal.sync_targets(), before)
 
     def sync_done(self) -> None:
         """Take the result of a sync that has ended, if one has."""
@@ -237,6 +239,9 @@ class Shard:
             self._fail_group(self._wal.sync_failed(done.error))
             return
         self._wal.synced(done.batch)
+        if (failed := self._wal.prepared()) is not None:
+            self._fail_group(failed)
+            return
         while self._groups and self._groups[0].batch <= done.batch:
             self._release(self._groups.pop(0), done.ended_ns)
         self._maybe_sync(self._clock.monotonic_ns())

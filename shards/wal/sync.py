@@ -7,9 +7,10 @@ through an eventfd; at most one job is under way, and what was written meanwhile
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from shards.disk import Disk, Fd
 
@@ -24,19 +25,25 @@ class SyncDone:
     error: OSError | None
 
 
+# What is done first, in the same thread.
+Before: TypeAlias = Callable[[], None]
+
+
 class Syncer(Protocol):
     """Starts syncs and hands their results back."""
 
     @property
     def busy(self) -> bool: ...
-    def start(self, batch: int, targets: list[Fd]) -> None: ...
+    def start(self, batch: int, targets: list[Fd], before: Before | None = None) -> None: ...
     def take_done(self) -> SyncDone | None: ...
 
 
-def run_sync(disk: Disk, batch: int, targets: list[Fd]) -> SyncDone:
+def run_sync(disk: Disk, batch: int, targets: list[Fd], before: Before | None = None) -> SyncDone:
     """Sync every target in order; the first error ends it."""
     started_ns = time.monotonic_ns()
     error: OSError | None = None
+    if before is not None:
+        before()
     try:
         for fd in targets:
             disk.fdatasync(fd)
@@ -53,8 +60,8 @@ class InlineSyncer:
         self._done: SyncDone | None = None
         self.busy = False
 
-    def start(self, batch: int, targets: list[Fd]) -> None:
-        self._done = run_sync(self._disk, batch, targets)
+    def start(self, batch: int, targets: list[Fd], before: Before | None = None) -> None:
+        self._done = run_sync(self._disk, batch, targets, before)
 
     def take_done(self) -> SyncDone | None:
         done, self._done = self._done, None
@@ -66,17 +73,17 @@ class ThreadSyncer:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._jobs: SimpleQueue[tuple[int, list[Fd]] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[int, list[Fd], Before | None] | None] = SimpleQueue()
         self._done: SyncDone | None = None
         self.event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.busy = False
         self._thread = threading.Thread(target=self._run, name="syncer", daemon=True)
         self._thread.start()
 
-    def start(self, batch: int, targets: list[Fd]) -> None:
+    def start(self, batch: int, targets: list[Fd], before: Before | None = None) -> None:
         assert not self.busy, "one sync at a time"
         self.busy = True
-        self._jobs.put((batch, targets))
+        self._jobs.put((batch, targets, before))
 
     def take_done(self) -> SyncDone | None:
         try:

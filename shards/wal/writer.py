@@ -4,7 +4,8 @@ Kept here and nowhere else:
   * A log is never rewound and never overwritten. A session starts a new file; a failed batch is
     abandoned where it lies and nothing is written behind it in that file.
   * Space is preallocated in steps, so that a full disk is noticed before a batch is built. The file's
-    size is also the witness that its end was not cut off.
+    size is also the witness that its end was not cut off. Beside the loop, with the sync that is due
+    anyway (`preparation`), as long as that keeps up; otherwise on the spot.
   * Any EIO and any failed sync is final: the writer refuses from then on.
 Decided elsewhere: when to sync (sync.py), what to do about a failure (the actor).
 """
@@ -61,6 +62,47 @@ def file_name(directory: str, number: int) -> str:
     return f"{directory}/{number:08d}.wal"
 
 
+class Preparation:
+    """Room that is made while appending goes on: more of the current file, or the whole next one.
+
+    `run` may be called in a thread: it touches the disk and nothing else. More of a file counts when the
+    file has been synced after it.
+    """
+
+    def __init__(self, disk: Disk, directory: str, *, file: int, fd: Fd, start: int, stop: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.file = file
+        self.fd = fd  # negative: the file is still to be made
+        self.start = start
+        self.stop = stop
+        self.error: OSError | None = None
+
+    def run(self) -> None:
+        try:
+            if self.fd >= 0:
+                self._disk.fallocate(self.fd, self.start, self.stop - self.start)
+            else:
+                self.fd = new_file(self._disk, self._directory, self.file, self.stop)
+        except OSError as error:
+            self.error = error
+
+
+def new_file(disk: Disk, directory: str, number: int, length: int) -> Fd:
+    """A file of the log with room for `length` bytes, durable as such. Leaves nothing behind if it fails."""
+    path = file_name(directory, number)
+    fd = disk.open(path, create=True)
+    try:
+        disk.fallocate(fd, 0, length)
+        disk.fdatasync(fd)
+        disk.fsync_dir(directory)
+    except OSError:
+        disk.close(fd)
+        disk.unlink(path)
+        raise
+    return fd
+
+
 class WalWriter:
     """The end of the log, open for appending."""
 
@@ -77,6 +119,10 @@ class WalWriter:
         self._position = 0
         self._allocated = 0
         self._earlier_bytes = end.bytes
+        # The preparation under way, and the next file when it is ready.
+        self._preparing: Preparation | None = None
+        self._next: Preparation | None = None
+        self._written_since_sync = 0
         # Files before the current one that a sync must still cover, each with its last batch.
         self._unsynced: list[tuple[Fd, int]] = []
         self.failure: WalFailed | None = None
@@ -102,7 +148,9 @@ class WalWriter:
         if self.room_bytes >= length:
             return
         try:
-            if self._position >= self._options.file_bytes:
+            if self._next is not None or (
+                self._position >= self._options.file_bytes and not self._next_comes
+            ):
                 self._new_file()
             if self.room_bytes < length:
                 step = self._options.step_bytes
@@ -137,7 +185,48 @@ class WalWriter:
         self.frames += len(frames)
         self.batches += 1
         self.bytes_written += len(data)
+        self._written_since_sync += len(data)
         return number
+
+    @property
+    def _next_comes(self) -> bool:
+        """Whether the next file is being made: until it is there, this one grows past its size."""
+        return self._preparing is not None and self._preparing.file > self._file
+
+    def preparation(self) -> Preparation | None:
+        """Room to be made during the sync that starts now, if more will soon be needed.
+
+        What was written since the last sync will be written again, and more.
+        """
+        options, step = self._options, self._options.step_bytes
+        ahead = step // 2 + 2 * self._written_since_sync
+        self._written_since_sync = 0
+        if self.room_bytes >= ahead or self._next is not None or self._preparing is not None:
+            return None
+        length = -(-ahead // step) * step
+        if self._allocated < options.file_bytes:
+            file, fd, start = self._file, self._fd, self._allocated
+        else:
+            file, fd, start = self._file + 1, -1, 0
+        self._preparing = Preparation(
+            self._disk, options.directory, file=file, fd=fd, start=start, stop=start + length
+        )
+        return self._preparing
+
+    def prepared(self) -> WalFailed | None:
+        """The preparation under way has ended, and the sync with it has succeeded. Returns what is final."""
+        done, self._preparing = self._preparing, None
+        if done is None:
+            return None
+        if done.error is not None:
+            # A full disk is met again where there is somebody to tell.
+            failed = self._failed(done.error, "make room in")
+            return failed if failed.final else None
+        if done.file > self._file:
+            self._next = done
+        elif done.file == self._file and done.start == self._allocated:
+            self._allocated = done.stop
+        return None
 
     def sync_targets(self) -> list[Fd]:
         """The files that must be synced for everything appended so far to be durable."""
@@ -174,6 +263,10 @@ class WalWriter:
         """Let go of the files as they are."""
         for fd in self.sync_targets():
             self._disk.close(fd)
+        for unused in (self._preparing, self._next):
+            if unused is not None and unused.start == 0 and unused.fd >= 0:
+                self._disk.close(unused.fd)
+                self._disk.unlink(file_name(self._options.directory, unused.file))
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -196,22 +289,19 @@ class WalWriter:
             raise self.sync_failed(error) from error
 
     def _new_file(self) -> None:
-        path = file_name(self._options.directory, self._file + 1)
-        fd = self._disk.open(path, create=True)
-        try:
-            self._disk.fallocate(fd, 0, self._options.step_bytes)
-            self._disk.fdatasync(fd)
-            self._disk.fsync_dir(self._options.directory)
-        except OSError:
-            self._disk.close(fd)
-            self._disk.unlink(path)
-            raise
+        """Go on in the next file: the prepared one, or one that is made now."""
+        number, length = self._file + 1, self._options.step_bytes
+        if self._next is not None:
+            fd, length = self._next.fd, self._next.stop
+            self._next = None
+        else:
+            fd = new_file(self._disk, self._options.directory, number, length)
         if self._fd >= 0:
             self.rotations += 1
             self._unsynced.append((self._fd, self.batch))
-        self._fd, self._file = fd, self._file + 1
+        self._fd, self._file = fd, number
         self._earlier_bytes += self._allocated
-        self._position, self._allocated = 0, self._options.step_bytes
+        self._position, self._allocated = 0, length
 
     def _refuse_if_failed(self) -> None:
         if self.failure is not None:

@@ -16,7 +16,7 @@ from shards.command import Command
 from shards.disk import Disk, Fd
 from shards.load import load
 from shards.shard import Shard
-from shards.wal.sync import InlineSyncer, SyncDone, run_sync
+from shards.wal.sync import Before, InlineSyncer, SyncDone, run_sync
 from shards.wal.writer import WalOptions
 from tests.fakes.sim_disk import SimDisk
 from topics.engine.limits import Limits
@@ -56,16 +56,16 @@ class DeferredSyncer:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._job: tuple[int, list[Fd]] | None = None
+        self._job: tuple[int, list[Fd], Before | None] | None = None
         self._done: SyncDone | None = None
 
     @property
     def busy(self) -> bool:
         return self._job is not None or self._done is not None
 
-    def start(self, batch: int, targets: list[Fd]) -> None:
+    def start(self, batch: int, targets: list[Fd], before: Before | None = None) -> None:
         assert not self.busy, "one sync at a time"
-        self._job = (batch, targets)
+        self._job = (batch, targets, before)
 
     def finish(self) -> None:
         """Sync now what was asked for, if anything was."""

@@ -49,6 +49,19 @@ def rotation(driver: Driver) -> None:
     driver.write("d", size=2500)
     driver.commit()
     driver.settle()
+    # The next file is made with this sync, and is taken while another one is under way.
+    driver.write("f", size=1200)
+    driver.commit()
+    driver.settle()
+    driver.write("f", size=10)
+    driver.commit()
+    driver.finish_sync()
+    driver.write("f", size=10)
+    driver.commit()
+    driver.write("f", size=6000)
+    driver.commit()
+    driver.sync_done()
+    driver.settle()
 
 
 def deletes_and_config(driver: Driver) -> None:

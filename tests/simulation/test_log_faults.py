@@ -206,18 +206,22 @@ def test_a_group_that_finds_no_space_is_not_applied_and_writing_goes_on_in_a_new
 
 
 def test_a_write_that_finds_no_room_is_refused_alone_and_others_go_on() -> None:
+    refusals = 0
     for nth in range(1, calls_of_a_healthy_day("fallocate") + 1):
         run = start()
         run.fault = run.disk.fail("fallocate", errno.ENOSPC, nth=nth)
         for _ in steps(run):
             assert not run.harness.shard.must_reload
         assert run.fault.fired == 1
-        assert {reply.body["error"]["detail"]["reason"] for _, reply in run.refused} == {"no_space"}
+        # Room that was only made ahead is asked for again when it is needed, and is there then.
+        assert {reply.body["error"]["detail"]["reason"] for _, reply in run.refused} <= {"no_space"}
+        refusals += bool(run.refused)
         refused = {value for command, _ in run.refused for value in run.sent.get(id(command), [])}
         found = readable(run.harness)
         assert set(run.acked) == found
         assert not {value for _, _, value in found} & refused
         check_power_cuts(run.simulated, {kept for kept in run.acked if kept[0] == "f"})
+    assert refusals
 
 
 def test_on_a_full_disk_reads_and_deletes_go_on_and_writes_come_back_with_the_space(

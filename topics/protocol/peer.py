@@ -24,7 +24,7 @@ def peer_uid(sock: Options) -> int:
 
 
 def widen(sock: socket.socket) -> None:
-    """Let much be under way on a link, so that neither side waits for the other in the middle of an answer."""
+    """Let much be under way on a link, so that neither side waits for the other in the middle of one."""
     try:
         sock.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, LINK_BUFFER_BYTES)
     except PermissionError:
