@@ -6,7 +6,7 @@ from typing import Final
 import trio
 
 from gateway.keys import KeyStore
-from gateway.origin import LOOPBACK_NAMES
+from gateway.origin import OriginPolicy
 from gateway.slots import Slots
 from shards.client import ShardPool
 from topics.engine.limits import Limits
@@ -25,8 +25,7 @@ class Gateway:
     started_ns: int
     # Without any keys in it, everyone may do everything.
     keys: KeyStore = field(default_factory=KeyStore)
-    # Names under which web pages of this server may be reached; see origin.py.
-    own_names: frozenset[str] = LOOPBACK_NAMES
+    origins: OriginPolicy = field(default_factory=OriginPolicy)
     slots: Slots = field(default_factory=Slots)
     # How often the gateway has been started.
     epoch: int = 1

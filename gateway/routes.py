@@ -17,7 +17,7 @@ from gateway.context import Gateway
 from gateway.effects import Handling
 from gateway.handlers import metrics, probes, records, topics
 from gateway.http import BadEscape, Request, Response, error_response, percent_decode
-from gateway.origin import CHANGING_SCOPES, check_origin
+from gateway.origin import CHANGING_SCOPES
 from topics import errors
 from topics.histogram import Histogram
 
@@ -109,12 +109,14 @@ async def dispatch(gateway: Gateway, request: Request) -> Response:
         internal = errors.Internal("an error inside the server; its log has the details")
         response = error_response(internal, request.arrived_ns)
     response = await compressed(gateway, request, response)
+    gateway.origins.mark(request.headers, response)
     if request.route:
         histogram = gateway.latencies.get(request.route)
         if histogram is None:
             histogram = gateway.latencies[request.route] = Histogram(LATENCY_BUCKETS_US)
         histogram.add((time.monotonic_ns() - request.arrived_ns) // 1000)
-    response.headers.append(("content-length", str(len(response.body))))
+    if response.status != 204:
+        response.headers.append(("content-length", str(len(response.body))))
     if request.method == "HEAD":
         response.body = b""
     return response
@@ -126,6 +128,8 @@ async def _answer(gateway: Gateway, request: Request) -> Response:
         raise errors.RouteNotFound(request.shown_path)
     route = place.routes.get("GET" if request.method == "HEAD" else request.method)
     headers = request.headers
+    if route is None and (granted := gateway.origins.preflight(request, place.allowed)) is not None:
+        return granted
     # Before anything else is looked at: 401, then 403.
     scope = route.scope if route is not None else place.scope
     try:
@@ -136,7 +140,7 @@ async def _answer(gateway: Gateway, request: Request) -> Response:
         raise errors.MethodNotAllowed(request.method, place.allowed)
     request.route = route.title
     if auth.needed_scopes(route.scope) & CHANGING_SCOPES:
-        check_origin(headers.get("origin"), headers.get("host"), gateway.own_names)
+        gateway.origins.check(headers)
     if gateway.draining and route.scope != "none":
         raise errors.ShuttingDown(
             "the server is shutting down; the request was not applied", detail={"outcome": "not_applied"}
