@@ -141,7 +141,8 @@ async def _answer(gateway: Gateway, request: Request) -> Response:
     request.route = route.title
     if auth.needed_scopes(route.scope) & CHANGING_SCOPES:
         gateway.origins.check(headers)
-    if gateway.draining and route.scope != "none":
+    # The probes speak for themselves, and metrics are 200 always.
+    if gateway.draining and route.scope != "none" and route.handler is not metrics.metrics:
         raise errors.ShuttingDown(
             "the server is shutting down; the request was not applied", detail={"outcome": "not_applied"}
         )
