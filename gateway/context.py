@@ -7,7 +7,7 @@ import trio
 
 from gateway.keys import KeyStore
 from gateway.origin import OriginPolicy
-from gateway.slots import Slots
+from gateway.slots import BodyBudget, Slots
 from shards.client import ShardPool
 from topics.engine.limits import Limits
 from topics.histogram import Histogram
@@ -35,4 +35,9 @@ class Gateway:
     draining: bool = False
     # Requests whose answer has not been sent yet.
     under_way: int = 0
+    # For front doors: a body is added to it as it arrives. Its size follows from the limits.
+    bodies: BodyBudget = field(init=False)
     zlib_threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(ZLIB_THREADS_MAX))
+
+    def __post_init__(self) -> None:
+        self.bodies = BodyBudget(body_bytes_max=self.limits.body_bytes)
