@@ -6,8 +6,8 @@ from typing import Final
 import trio
 
 from gateway.keys import KeyStore
-from gateway.origin import LOOPBACK_NAMES
-from gateway.slots import Slots
+from gateway.origin import OriginPolicy
+from gateway.slots import BodyBudget, Slots
 from shards.client import ShardPool
 from topics.engine.limits import Limits
 from topics.histogram import Histogram
@@ -25,8 +25,7 @@ class Gateway:
     started_ns: int
     # Without any keys in it, everyone may do everything.
     keys: KeyStore = field(default_factory=KeyStore)
-    # Names under which web pages of this server may be reached; see origin.py.
-    own_names: frozenset[str] = LOOPBACK_NAMES
+    origins: OriginPolicy = field(default_factory=OriginPolicy)
     slots: Slots = field(default_factory=Slots)
     # How often the gateway has been started.
     epoch: int = 1
@@ -36,4 +35,9 @@ class Gateway:
     draining: bool = False
     # Requests whose answer has not been sent yet.
     under_way: int = 0
+    # For front doors: a body is added to it as it arrives. Its size follows from the limits.
+    bodies: BodyBudget = field(init=False)
     zlib_threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(ZLIB_THREADS_MAX))
+
+    def __post_init__(self) -> None:
+        self.bodies = BodyBudget(body_bytes_max=self.limits.body_bytes)

@@ -13,6 +13,7 @@ from gateway.context import Gateway
 from gateway.effects import Ask, AskEach, Effect, InThread, ReadBody, drive
 from gateway.http import Request, Response
 from gateway.routes import dispatch
+from gateway.slots import BodyHold
 from topics.errors import InvalidRequest, PayloadTooLarge
 
 MIB = 1024 * 1024
@@ -24,18 +25,23 @@ DRAIN_S: Final = 2.0
 
 
 async def answer(gateway: Gateway, request: Request, chunks: AsyncIterator[bytes]) -> Response:
+    hold = gateway.bodies.open()
+
     async def perform(effect: Effect[Any]) -> Any:
         if isinstance(effect, ReadBody):
-            return await _read(chunks, effect.limit_bytes)
+            return await _read(chunks, effect.limit_bytes, hold)
         assert isinstance(effect, Ask | AskEach | InThread), effect
         return await effect.perform()
 
-    response = await drive(dispatch(gateway, request), perform)
+    try:
+        response = await drive(dispatch(gateway, request), perform)
+    finally:
+        hold.close()
     await _drain(chunks)
     return response
 
 
-async def _read(chunks: AsyncIterator[bytes], limit_bytes: int) -> bytes:
+async def _read(chunks: AsyncIterator[bytes], limit_bytes: int, hold: BodyHold) -> bytes:
     parts: list[bytes] = []
     size = 0
     with trio.move_on_after(BODY_IDLE_S) as patience:
@@ -44,6 +50,7 @@ async def _read(chunks: AsyncIterator[bytes], limit_bytes: int) -> bytes:
             size += len(chunk)
             if size > limit_bytes:
                 raise PayloadTooLarge(limit_bytes)
+            hold.add(len(chunk))
             parts.append(chunk)
     if patience.cancelled_caught:
         raise InvalidRequest(f"the body stopped arriving for {BODY_IDLE_S:.0f} s", field="body")

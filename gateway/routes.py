@@ -20,7 +20,7 @@ from gateway.handlers import metrics, probes, records, topics
 from gateway.handlers.relay import Relay
 from gateway.http import BadEscape, Request, Response, error_response, percent_decode, with_length
 from gateway.keys import EVERYONE
-from gateway.origin import CHANGING_SCOPES, check_origin
+from gateway.origin import CHANGING_SCOPES
 from topics import errors
 from topics.histogram import Histogram
 
@@ -122,7 +122,7 @@ def direct(gateway: Gateway, request: Request, body: bytes) -> Direct | None:
 
     The same checks as in `dispatch`, which is to be used when there is no short way.
     """
-    if gateway.draining or request.headers.any_of(_UNUSUAL):
+    if gateway.draining or gateway.origins.cors_origins or request.headers.any_of(_UNUSUAL):
         return None
     try:
         place, path = _locate(request.raw_path)
@@ -164,9 +164,11 @@ async def dispatch(gateway: Gateway, request: Request) -> Response:
         internal = errors.Internal("an error inside the server; its log has the details")
         response = error_response(internal, request.arrived_ns)
     response = await compressed(gateway, request, response)
+    gateway.origins.mark(request.headers, response)
     if request.route:
         note_latency(gateway, request)
-    with_length(response)
+    if response.status != 204:
+        with_length(response)
     if request.method == "HEAD":
         response.body = b""
     return response
@@ -178,6 +180,8 @@ async def _answer(gateway: Gateway, request: Request) -> Response:
         raise errors.RouteNotFound(request.shown_path)
     route = place.routes.get("GET" if request.method == "HEAD" else request.method)
     headers = request.headers
+    if route is None and (granted := gateway.origins.preflight(request, place.allowed)) is not None:
+        return granted
     # Before anything else is looked at: 401, then 403.
     scope = route.scope if route is not None else place.scope
     try:
@@ -188,8 +192,9 @@ async def _answer(gateway: Gateway, request: Request) -> Response:
         raise errors.MethodNotAllowed(request.method, place.allowed)
     request.route = route.title
     if route.changing:
-        check_origin(headers.get("origin"), headers.get("host"), gateway.own_names)
-    if gateway.draining and route.scope != "none":
+        gateway.origins.check(headers)
+    # The probes speak for themselves, and metrics are 200 always.
+    if gateway.draining and route.scope != "none" and route.handler is not metrics.metrics:
         raise errors.ShuttingDown(
             "the server is shutting down; the request was not applied", detail={"outcome": "not_applied"}
         )

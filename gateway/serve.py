@@ -24,12 +24,13 @@ from gateway.context import Gateway
 from gateway.keys import KeyStore
 from gateway.lane.handover import HypercornDoor
 from gateway.lane.reactor import Reactor
-from gateway.origin import LOOPBACK_NAMES
+from gateway.origin import LOOPBACK_NAMES, OriginPolicy
 from gateway.slots import Slots
 from shards.client import ShardLink, ShardPool
 from topics import __version__
 from topics.child import LISTENING, READY, Boot, boot
 from topics.polling import Poller
+from topics.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ async def run(told: Boot) -> None:
         started_ns=time.monotonic_ns(),
         epoch=told.epoch,
         slots=Slots(inflight_per_key=told.settings.max_inflight_per_key),
-        own_names=LOOPBACK_NAMES | {told.settings.host},
+        origins=_origins(told.settings),
         keys=KeyStore(told.keys, probe_auth=told.settings.probe_auth),
     )
     door = HypercornDoor(GatewayApp(gateway), hypercorn_config(told.settings.drain_timeout_ms))
@@ -101,6 +102,13 @@ async def run(told: Boot) -> None:
                 await _drained(gateway)
             log.info("gateway.stopped", extra={"requests_left": gateway.under_way})
             nursery.cancel_scope.cancel()
+
+
+def _origins(settings: Settings) -> OriginPolicy:
+    return OriginPolicy(
+        own_names=LOOPBACK_NAMES | {settings.host.lower(), *settings.allowed_hosts},
+        cors_origins=frozenset(settings.cors_origins),
+    )
 
 
 async def _say_state(told: Boot, links: Sequence[ShardLink]) -> None:

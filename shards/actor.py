@@ -88,6 +88,7 @@ class Actor:
         self._timer = trio.CancelScope()
         self._due_ns: int | None = None
         self._stepped = trio.lowlevel.ParkingLot()
+        self._router_epoch = 0  # no link of the router yet
         self._busy_ns = 0
         self._depth_peak = 0
         self._pauses = 0
@@ -283,6 +284,8 @@ class Actor:
             if not isinstance(message, Hello):
                 raise ProtocolError("the first message is not a hello")
             link.greeted, link.role = True, message.role
+            if message.role == "router":
+                self._router_epoch = message.epoch
         elif isinstance(message, BodyOpen):
             self._open_body(link, message)
         elif isinstance(message, Part):
@@ -378,6 +381,7 @@ class Actor:
             "state": self.status.state,
             "progress": self.status.progress,
             "epoch": self._epoch,
+            "router_epoch": self._router_epoch,
             "queue_depth": self.mailbox.commands,
             "queue_depth_peak": self._depth_peak,
             "submit_full": self._pauses,

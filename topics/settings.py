@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from topics import keys
+from topics import keys, web_names
 from topics.engine.limits import BATCH_RECORDS_MAX, KIB, MIB, Limits
 from topics.keys import Key, KeysRefused
 
@@ -51,6 +51,8 @@ class Settings:
     fast_lane: bool
     allow_insecure_no_auth: bool
     probe_auth: bool
+    allowed_hosts: tuple[str, ...]  # names of this server beside `host` and loopback
+    cors_origins: tuple[str, ...]  # whose pages may use it beside its own; "*": all
     keys: tuple[Key, ...]  # none: no authentication
     max_inflight_per_key: int  # 0: no bound
     limits: Limits
@@ -145,6 +147,21 @@ def _host() -> Rule[str]:
     return Rule("an IPv4 address, an IPv6 address without brackets, or a host name", parse)
 
 
+def _hosts() -> Rule[tuple[str, ...]]:
+    return Rule(
+        "host names or addresses without port or brackets, with commas between; or nothing",
+        web_names.parse_hosts,
+    )
+
+
+def _origins() -> Rule[tuple[str, ...]]:
+    return Rule(
+        "*, or origins as browsers send them (https://app.example.com, http://localhost:5173: no path, no "
+        "usual port), with commas between; or nothing",
+        web_names.parse_origins,
+    )
+
+
 def _secret(allowed: str) -> Rule[None]:
     """For a variable that is read by `topics.keys` alone: this table must not even hold its value."""
 
@@ -214,6 +231,15 @@ API_KEYS_FILE = Variable(
     keys.FILE_NAME, "", _secret("a path"), "file that holds them instead, an entry per line"
 )
 PROBE_AUTH = Variable("TOPICS_PROBE_AUTH", "0", _flag(), "1 asks for a key on health and ready too")
+ALLOWED_HOSTS = Variable(
+    "TOPICS_ALLOWED_HOSTS", "", _hosts(), "other names of this server, for its own web pages"
+)
+CORS_ORIGINS = Variable(
+    "TOPICS_CORS_ORIGINS",
+    "",
+    _origins(),
+    "whose web pages may use this server too; * is everyone's",
+)
 MAX_INFLIGHT_PER_KEY = Variable(
     "TOPICS_MAX_INFLIGHT_PER_KEY",
     "1000",
@@ -246,6 +272,8 @@ VARIABLES: tuple[Variable[object], ...] = (
     API_KEYS_FILE,
     PROBE_AUTH,
     ALLOW_INSECURE_NO_AUTH,
+    ALLOWED_HOSTS,
+    CORS_ORIGINS,
     MAX_INFLIGHT_PER_KEY,
     MAX_BATCH_RECORDS,
     MAX_RECORD_BYTES,
@@ -271,6 +299,8 @@ def load(environ: Mapping[str, str]) -> tuple[Settings, list[UnknownName]]:
         fast_lane=FAST_LANE.read(environ),
         allow_insecure_no_auth=ALLOW_INSECURE_NO_AUTH.read(environ),
         probe_auth=PROBE_AUTH.read(environ),
+        allowed_hosts=ALLOWED_HOSTS.read(environ),
+        cors_origins=CORS_ORIGINS.read(environ),
         keys=_keys(environ),
         max_inflight_per_key=MAX_INFLIGHT_PER_KEY.read(environ),
         limits=Limits(

@@ -137,8 +137,11 @@ def _inside(gateway: Gateway, shards: list[Figures]) -> list[Family]:
     """What operators need beyond the contract."""
     busy = Family("topics_shard_busy_seconds_total", "counter", "Time a shard's loop has worked.")
     depth = Family("topics_shard_queue_depth", "gauge", "Requests waiting in one shard.")
-    starts = Family("topics_process_starts_total", "counter", "How often a process has been started.")
+    starts = Family("topics_process_starts_total", "counter", "Starts of a process; one is no restart.")
     starts.add(gateway.epoch, role="gateway", index="0")
+    # Nobody asks the router; the shards know it by its greeting.
+    if router_epoch := max(shard.get("router_epoch", 0) for shard in shards):
+        starts.add(router_epoch, role="router", index="0")
     for index, shard in enumerate(shards):
         if shard:
             busy.add(shard.get("busy_ns", 0) / 1e9, shard=str(index))

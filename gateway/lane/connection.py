@@ -26,7 +26,7 @@ from topics.protocol.messages import INLINE_BYTES_MAX, Reply
 if TYPE_CHECKING:
     from gateway.context import Gateway
     from gateway.routes import Direct
-    from gateway.slots import Place
+    from gateway.slots import BodyHold, Place
     from shards.client import Ticket
 
 log = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ class Connection:
         "_close_after",
         "_handling",
         "_head",
+        "_hold",
         "_lane",
         "_lingering",
         "_out",
@@ -104,6 +105,7 @@ class Connection:
         self._request: Request | None = None
         self._handling: Handling[Response] | None = None
         self._place: Place | None = None
+        self._hold: BodyHold | None = None
         self._ticket: Ticket | None = None
         self._body_limit: int | None = None
         self._out: memoryview | None = None
@@ -343,9 +345,13 @@ class Connection:
         assert body is not None
         assert self._head is not None
         if not body.complete and self._buffer:
+            before = body.received_bytes
             self._feed(body)
-        if body.received_bytes > limit_bytes:
-            raise PayloadTooLarge(limit_bytes)
+            if body.received_bytes > limit_bytes:
+                raise PayloadTooLarge(limit_bytes)
+            if self._hold is None:
+                self._hold = self._lane.gateway.bodies.open()
+            self._hold.add(body.received_bytes - before)
         if body.complete:
             return body.whole()
         if self._body_limit is None and not body.received_bytes and self._head.expects_continue():
@@ -403,6 +409,9 @@ class Connection:
         if self._place is not None:
             self._place.give_back()
             self._place = None
+        if self._hold is not None:
+            self._hold.close()
+            self._hold = None
         if (self._head is not None and not self._head.keep_alive) or self._lane.gateway.draining:
             self._close_after = True
 

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -108,6 +108,41 @@ def test_request_under_way_is_finished_while_new_ones_are_refused(start: Start, 
         server.wait_ready()
         with Connection(server.address) as connection:
             assert read_all(connection, topic).records == {1: "x" * 1000}
+
+
+def test_probes_that_were_begun_before_the_stop_are_told_of_it(start: Start) -> None:
+    """Nothing new is accepted, so a prober learns it on a connection that it had begun to use.
+
+    The fast lane alone waits for the rest of a head then; Hypercorn ends such a connection.
+    """
+    held = b"POST /v0/topics/slow HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with start() as server:
+        server.wait_ready()
+        where = (server.address.host, server.address.port)
+        with ExitStack() as stack:
+            slow, *probes = [
+                stack.enter_context(socket.create_connection(where, timeout=30)) for _ in range(3)
+            ]
+            slow.sendall(held + b"Content-Length: 24\r\n\r\n{")
+            for probe, path in zip(probes, (b"/v0/ready", b"/v0/health"), strict=True):
+                probe.sendall(b"GET " + path + b" HTTP/1.1\r\nHos")
+            # Served in the order in which they came; this one came later.
+            assert server.ask("GET", "/v0/health").status == 200
+            server.process.send_signal(signal.SIGTERM)
+            server.wait_event("gateway.draining")
+            answers = []
+            for probe in probes:
+                probe.sendall(b"t: localhost\r\n\r\n")
+                with probe.makefile("rb") as answer:
+                    answers.append(answer.read())
+            slow.sendall(b'"records":[{"data":1}]}')
+            with slow.makefile("rb") as answer:
+                assert answer.read().startswith(b"HTTP/1.1 201")
+        assert answers[0].startswith(b"HTTP/1.1 503"), answers
+        assert b'"shutting_down"' in answers[0]
+        assert b"retry-after: " in answers[0].lower()
+        assert answers[1].startswith(b"HTTP/1.1 200"), answers
+        assert server.wait_end() == 0
 
 
 @DOORS

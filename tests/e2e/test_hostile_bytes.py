@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import select
 import socket
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ from tests.e2e.hostile import (
     resident_bytes,
     rest_of,
 )
-from tests.e2e.server import JSON_TYPE, Server, Topic, eventually
+from tests.e2e.server import JSON_TYPE, Server, Topic, Wire, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,11 +96,40 @@ def test_a_body_at_the_limit_does_not_keep_others_from_their_answers(loaded: Top
         before = others.answered
         for at in range(0, len(filling), 4 * MIB):
             large.send(filling[at : at + 4 * MIB])
+            so_far = others.answered
+            eventually(lambda so_far=so_far: others.answered > so_far)  # type: ignore[misc]
         large.answer("POST").ok()
         # While it was uploaded, decoded and written.
         assert others.answered - before >= 10
     assert others.failures == []
     assert loaded.seqs(limit=1) == [1]
+
+
+@pytest.mark.parametrize("door", ["quart"])
+def test_large_bodies_together_have_bounded_room_and_small_ones_always_have_some(
+    start_server: Callable[..., Server], name: str, door: str
+) -> None:
+    """Four of the largest fit, all but their last byte, and one more does not, whichever comes last."""
+    # Of its own: others look at the most that a server has ever taken.
+    loaded = Topic(start_server(DOORS[door]), name)
+    loaded.put()
+    bodies = [post(loaded.path, WRITE.ljust(size)) for size in [64 * MIB] * 4 + [8 * MIB]]
+    with ExitStack() as stack:
+        waiting = {stack.enter_context(connect(loaded.server)): body for body in bodies}
+        for sock, body in waiting.items():
+            sock.sendall(body[:-1])
+        (refused,) = select.select(list(waiting), [], [], 20)[0]
+        answer = Wire(refused).answer("POST")
+        assert answer.failed(429, "throttled") == {"retry_after_ms": 1000}
+        assert int(answer.headers["retry-after"]) >= 1
+        again = waiting.pop(refused)
+        loaded.write("small")
+        for sock, body in waiting.items():
+            sock.sendall(body[-1:])
+            Wire(sock).answer("POST").ok()
+    with loaded.server.connect() as wire:
+        wire.send(again)
+        wire.answer("POST").ok()
 
 
 def grows(pid: int, act: Callable[[], None], *, times: int = 6) -> int:

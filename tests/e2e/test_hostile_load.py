@@ -17,6 +17,7 @@ import pytest
 from tests.e2e.hostile import (
     DOORS,
     MIB,
+    Others,
     answers,
     child_pid,
     chunked_post,
@@ -136,6 +137,25 @@ def many_descriptors(count: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@both_doors
+def test_slow_heads_and_bodies_of_many_clients_hold_up_nobody_and_are_all_answered(
+    loaded: Topic, door: str
+) -> None:
+    """A hundred requests, each in pieces of a few bytes, all in progress at the same time."""
+    request = post(loaded.path)
+    with ExitStack() as stack:
+        wires = [stack.enter_context(loaded.server.connect()) for _ in range(100)]
+        others = stack.enter_context(Others(loaded))
+        for at in range(0, len(request), 5):
+            for wire in wires:
+                wire.send(request[at : at + 5])
+            so_far = others.answered
+            eventually(lambda so_far=so_far: others.answered > so_far)  # type: ignore[misc]
+        seqs = [wire.answer("POST").ok()["seqs"] for wire in wires]
+    assert others.failures == []
+    assert sorted(seqs) == [[seq] for seq in range(1, 101)]
 
 
 @both_doors

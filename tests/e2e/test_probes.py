@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("path", ["/v0/health", "/healthz"])
+@pytest.mark.parametrize("path", ["/v0/health", "/healthz", "/health"])
 def test_health_tells_status_version_and_uptime(server: Server, path: str) -> None:
     body = server.get(path).ok()
     assert body["status"] == "ok"
@@ -32,7 +32,7 @@ def test_uptime_grows(topic: Topic) -> None:
     assert first + 50 <= topic.server.get("/v0/health").ok()["uptime_ms"] < first + 20_000
 
 
-@pytest.mark.parametrize("path", ["/v0/ready", "/readyz"])
+@pytest.mark.parametrize("path", ["/v0/ready", "/readyz", "/ready"])
 def test_ready_tells_that_the_log_is_replayed(server: Server, path: str) -> None:
     body = server.get(path).ok()
     assert body["status"] == "ready"
@@ -77,6 +77,9 @@ def test_while_a_log_is_replayed_probes_answer_and_data_routes_are_503(tmp_path:
             answer = server.get(path)
             assert 0 <= answer.failed(503, "not_ready")["replay_progress"] <= 1
             assert int(answer.headers["retry-after"]) >= 1
+        metrics = server.get("/v0/metrics", headers={"Accept": "application/json"}).ok()
+        assert metrics["topics_ready"] == 0
+        assert 0 <= metrics["topics_recovery_progress"] < 1
         answers = [
             server.get("/v0/topics"),
             *[server.put(f"/v0/topics/topic-{number}", {}) for number in range(8)],

@@ -15,6 +15,7 @@ from gateway import door
 from gateway.compression import accepts_gzip
 from gateway.context import Gateway
 from gateway.routes import ROUTES
+from gateway.slots import BODY_FREE_BYTES
 from shards.client import ShardLink, ShardPool
 from tests.fakes.direct_client import JSON, LIMIT, Chunks, Client, gateway_over, header
 from tests.fakes.fake_shard import Answer, FakeShard
@@ -227,6 +228,43 @@ async def test_a_body_that_stops_arriving_is_given_up(call: Client, monkeypatch:
             raise AssertionError("unreachable")
 
     assert await call.error("POST", "/v0/topics/a", Stalled(), JSON) == (400, "invalid_request", "body")
+
+
+async def test_a_body_without_room_among_the_others_is_429_and_comes_through_later(call: Client) -> None:
+    call.gateway.limits = replace(Limits(), body_bytes=2 * BODY_FREE_BYTES)
+    body = b" " * BODY_FREE_BYTES + b"{}"
+    filling = call.gateway.bodies.open()
+    filling.add(call.gateway.bodies.bytes_max + BODY_FREE_BYTES)
+    chunks = Chunks(body[:BODY_FREE_BYTES], body[BODY_FREE_BYTES:], b"rest")
+    refused = await call("POST", "/v0/topics/a", chunks, JSON)
+    error = json.loads(refused.body)["error"]
+    assert (refused.status, error["code"], header(refused, "retry-after")) == (429, "throttled", "1")
+    assert error["detail"] == {"retry_after_ms": 1000}
+    assert chunks.read_bytes == len(body) + 4, "what was sent is read away"
+    assert (await call("POST", "/v0/topics/a", b"{}", JSON)).status == 200
+    filling.close()
+    assert (await call("POST", "/v0/topics/a", body, JSON)).status == 200
+
+
+@pytest.mark.parametrize("ending", ["answered", "too large", "not json", "gone"])
+async def test_the_room_of_a_body_is_given_back_however_its_request_ends(call: Client, ending: str) -> None:
+    call.gateway.limits = replace(Limits(), body_bytes=3 * BODY_FREE_BYTES)
+    headers = {"content-type": "text/plain"} if ending == "not json" else JSON
+    seen: list[int] = []
+
+    class Watched(Chunks):
+        async def __anext__(self) -> bytes:
+            seen.append(call.gateway.bodies.bytes_held)
+            if ending == "gone" and len(seen) == 3:
+                leaving.cancel()
+            return await super().__anext__()
+
+    chunks = Watched(*[b"1" * BODY_FREE_BYTES] * (4 if ending == "too large" else 3))
+    status = {"answered": 200, "too large": 413, "not json": 415, "gone": 0}[ending]
+    with trio.CancelScope() as leaving:
+        assert (await call("POST", "/v0/topics/a", chunks, headers)).status == status
+    assert BODY_FREE_BYTES in seen
+    assert call.gateway.bodies.bytes_held == 0
 
 
 async def test_length_and_transfer_encoding_together_are_refused(call: Client) -> None:

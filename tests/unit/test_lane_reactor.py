@@ -15,6 +15,7 @@ from typing import cast
 import pytest
 import trio
 
+from gateway import slots
 from gateway.context import Gateway
 from gateway.lane import connection as lane_connection
 from gateway.lane import reactor as lane_reactor
@@ -355,3 +356,27 @@ async def test_without_descriptors_accepting_pauses_and_goes_on(
             assert [status for status, _ in await answers(stream, 1)] == [200]
         assert time.monotonic() - started >= 3 * 0.05
         assert exhausted.tries <= 3 + 2, "it asked again and again"
+
+
+async def test_bodies_of_all_connections_share_bounded_room_and_give_it_back(
+    lane: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "BODY_FREE_BYTES", 100)
+    bodies = lane.gateway.bodies
+    bodies.bytes_max = 5000
+    head = b"PUT /v0/topics/a HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 4000\r\n\r\n"
+    async with await lane.connect() as first, await lane.connect() as second:
+        await first.send_all(head + b" " * 3000)
+        await until(lambda: bodies.bytes_held == 2900)
+        await second.send_all(head + b" " * 3000)
+        [(status, answer)] = await answers(second, 1)
+        assert status == 429
+        assert json.loads(answer)["error"]["detail"] == {"retry_after_ms": 1000}
+        assert bodies.bytes_held == 2900
+        await first.send_all(b" " * 1000)
+        assert [status for status, _ in await answers(first, 1)] == [200]
+        assert bodies.bytes_held == 0
+        await first.send_all(head + b" " * 3000)
+        await until(lambda: bodies.bytes_held == 2900)
+    # A client that leaves in the middle gives its room back too.
+    await until(lambda: bodies.bytes_held == 0)

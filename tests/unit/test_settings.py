@@ -33,6 +33,8 @@ SIZES = {
     "TOPICS_MAX_NODE_BYTES": (128, 1, 1024),
 }
 OTHERS = {
+    "TOPICS_ALLOWED_HOSTS",
+    "TOPICS_CORS_ORIGINS",
     "TOPICS_FAST_LANE",
     "TOPICS_HOST",
     "TOPICS_PORT_FILE",
@@ -113,6 +115,8 @@ def test_every_variable_reaches_its_own_field() -> None:
         "TOPICS_ALLOW_INSECURE_NO_AUTH": "true",
         "TOPICS_API_KEYS": "k:read",
         "TOPICS_PROBE_AUTH": "true",
+        "TOPICS_ALLOWED_HOSTS": "a.example",
+        "TOPICS_CORS_ORIGINS": "https://b.example",
         "TOPICS_MAX_BATCH_RECORDS": "7",
         "TOPICS_MAX_RECORD_BYTES": "8",
         "TOPICS_MAX_BODY_BYTES": "9000",
@@ -135,6 +139,8 @@ def test_every_variable_reaches_its_own_field() -> None:
         fast_lane=False,
         allow_insecure_no_auth=True,
         probe_auth=True,
+        allowed_hosts=("a.example",),
+        cors_origins=("https://b.example",),
         keys=parse_keys("k:read"),
         max_inflight_per_key=14,
         limits=Limits(
@@ -176,6 +182,62 @@ def test_an_empty_path_or_host_is_refused(name: str) -> None:
 def test_a_host_is_an_address_or_a_name_and_nothing_around_it(host: str) -> None:
     with pytest.raises(SettingsError, match="TOPICS_HOST"):
         load({"TOPICS_HOST": host})
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", ()),
+        ("topics.example.com", ("topics.example.com",)),
+        ("Topics,192.0.2.7,0:0::1", ("topics", "192.0.2.7", "::1")),
+    ],
+)
+def test_own_names_are_read_as_browsers_will_send_them(text: str, names: tuple[str, ...]) -> None:
+    assert load({"TOPICS_ALLOWED_HOSTS": text})[0].allowed_hosts == names
+
+
+@pytest.mark.parametrize(
+    "text", ["*", "a.example:4000", "https://a.example", "[::1]", "a,", ",a", "a, b", "a b", "-a", "a/b", "é"]
+)
+def test_what_is_no_name_is_not_one_of_ours(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"TOPICS_ALLOWED_HOSTS is .*; allowed: host names"):
+        load({"TOPICS_ALLOWED_HOSTS": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "origins"),
+    [
+        ("", ()),
+        ("*", ("*",)),
+        ("https://App.example.com", ("https://app.example.com",)),
+        (
+            "http://localhost:5173,http://[::1]:8080,app://x",
+            ("http://localhost:5173", "http://[::1]:8080", "app://x"),
+        ),
+    ],
+)
+def test_origins_are_read_as_browsers_will_send_them(text: str, origins: tuple[str, ...]) -> None:
+    assert load({"TOPICS_CORS_ORIGINS": text})[0].cors_origins == origins
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("app.example.com", "https://", "https://app.example.com/", "https://app.example.com/x", "null"),
+        *("https://app.example.com:443", "http://app.example.com:80", "https://u@app.example.com"),
+        *(
+            "https://*.example.com",
+            "*,https://app.example.com",
+            "**",
+            "https://a.example,",
+            "https://a, https://b",
+        ),
+        *("https://a.example:x", "https://a.example:123456", "https://a.example\n", "https://é.example"),
+    ],
+)
+def test_what_no_browser_sends_is_not_an_origin(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"TOPICS_CORS_ORIGINS is .*; allowed: \*, or origins"):
+        load({"TOPICS_CORS_ORIGINS": text})
 
 
 def test_an_unknown_name_is_told_with_the_nearest_known_one_and_stops_nothing() -> None:

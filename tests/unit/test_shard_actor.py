@@ -1,6 +1,7 @@
 """The actor loop with real sockets, a real disk and the real client, inside one trio run."""
 
 import json
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -195,6 +196,18 @@ async def test_what_arrives_together_is_one_write_and_one_sync(tmp_path: Path) -
         # The link sends what was queued in one tick together, so the shard sees at most a few groups.
         assert disk.calls["pwrite"] <= 4
         assert disk.calls["fdatasync"] <= 4
+
+
+async def test_a_link_of_another_user_is_closed_before_it_is_greeted(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actor_module, "peer_uid", lambda _: os.getuid() + 1)
+    stream = await trio.open_unix_socket(str(tmp_path / "s.sock"))
+    async with stream:
+        with trio.fail_after(5):
+            assert await stream.receive_some() == b""
+    # Who was there before is not concerned.
+    assert (await served.ask(Op.WRITE, "a", {"records": [{"data": 1}]}))[0] == 201
 
 
 async def test_status_tells_state_and_topics(served: Served) -> None:
