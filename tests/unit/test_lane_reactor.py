@@ -364,7 +364,8 @@ async def test_bodies_of_all_connections_share_bounded_room_and_give_it_back(
     monkeypatch.setattr(slots, "BODY_FREE_BYTES", 100)
     bodies = lane.gateway.bodies
     bodies.bytes_max = 5000
-    head = b"PUT /v0/topics/a HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 4000\r\n\r\n"
+    head = b"PUT /v0/topics/a HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    head += b"Content-Length: 4000\r\n\r\n"
     async with await lane.connect() as first, await lane.connect() as second:
         await first.send_all(head + b" " * 3000)
         await until(lambda: bodies.bytes_held == 2900)
