@@ -20,6 +20,8 @@ NO_META = Raw(b"")
 
 T = TypeVar("T")
 
+# A character takes at most this much, so a short enough text needs no encoding to be measured.
+_UTF8_BYTES_MAX = 4
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in _STEPS)
@@ -66,10 +68,14 @@ def nesting_depth(value: bytes) -> int:
     return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
 
 
+def may_be_deep(value: bytes) -> bool:
+    """Whether there are brackets enough to be nested too deeply; only then it needs a real look."""
+    return value.count(b"[") + value.count(b"{") > JSON_NESTING_MAX
+
+
 def check_nesting(value: bytes, field: str) -> None:
-    """Refuse a value that is nested too deeply. Only one with many brackets needs a real look."""
-    openings = value.count(b"[") + value.count(b"{")
-    if openings > JSON_NESTING_MAX and nesting_depth(value) > JSON_NESTING_MAX:
+    """Refuse a value that is nested too deeply."""
+    if may_be_deep(value) and nesting_depth(value) > JSON_NESTING_MAX:
         raise InvalidRequest(
             f"{field} is nested deeper than {JSON_NESTING_MAX}", field=field, limit=JSON_NESTING_MAX
         )
@@ -90,23 +96,29 @@ def check_records(records: list[WriteRecord], limits: Limits) -> bool:
             value=len(records),
             limit=limits.batch_records,
         )
-    plain = True
+    for record in records:
+        if record.tag is not UNSET or record.node is not UNSET or record.meta is not NO_META:
+            _check_sections(records, limits)
+            return False
+    return True
+
+
+def _check_sections(records: list[WriteRecord], limits: Limits) -> None:
+    """Tags, nodes and metas. What is clearly within its limit is passed over without a call."""
+    tag_chars, node_chars = limits.tag_bytes // _UTF8_BYTES_MAX, limits.node_bytes // _UTF8_BYTES_MAX
     for index, record in enumerate(records):
-        if record.tag is UNSET and record.node is UNSET and record.meta is NO_META:
-            continue
-        plain = False
-        if record.tag is not UNSET:
-            check_text(record.tag, f"records[{index}].tag", limits.tag_bytes, "TOPICS_MAX_TAG_BYTES")
-        if record.node is not UNSET:
-            check_text(record.node, f"records[{index}].node", limits.node_bytes, "TOPICS_MAX_NODE_BYTES")
+        tag, node = record.tag, record.node
+        if tag is not UNSET and len(tag) > tag_chars:
+            check_text(tag, f"records[{index}].tag", limits.tag_bytes, "TOPICS_MAX_TAG_BYTES")
+        if node is not UNSET and len(node) > node_chars:
+            check_text(node, f"records[{index}].node", limits.node_bytes, "TOPICS_MAX_NODE_BYTES")
         if record.meta is not NO_META:
             _check_meta(bytes(record.meta), index, limits)
-    return plain
 
 
 def check_text(value: str, field: str, limit_bytes: int, variable: str) -> None:
     """A tag or a node: bounded in bytes, not in characters."""
-    if len(value) * 4 > limit_bytes and len(value.encode()) > limit_bytes:
+    if len(value) > limit_bytes // _UTF8_BYTES_MAX and len(value.encode()) > limit_bytes:
         raise InvalidRequest(
             f"{field} has {len(value.encode())} bytes, at most {limit_bytes} are allowed ({variable})",
             field=field,
@@ -116,8 +128,12 @@ def check_text(value: str, field: str, limit_bytes: int, variable: str) -> None:
 
 
 def _check_meta(meta: bytes, index: int, limits: Limits) -> None:
+    # Every key has a colon, so only a value with more colons than keys allowed needs a real look.
+    many_colons = meta.count(b":") > limits.meta_keys
+    if meta.startswith(b"{") and len(meta) <= limits.meta_bytes and not many_colons:
+        return
     field = f"records[{index}].meta"
-    if meta[:1] != b"{":
+    if not meta.startswith(b"{"):
         raise InvalidRequest(f"{field}: expected `object`", field=field)
     if len(meta) > limits.meta_bytes:
         raise InvalidRequest(
@@ -126,16 +142,14 @@ def _check_meta(meta: bytes, index: int, limits: Limits) -> None:
             value=len(meta),
             limit=limits.meta_bytes,
         )
-    # Every key has a colon, so only a value with more colons than keys allowed needs a real look.
-    if meta.count(b":") > limits.meta_keys:
-        keys = len(msgspec.json.decode(meta, type=dict[str, Raw]))
-        if keys > limits.meta_keys:
-            raise InvalidRequest(
-                f"{field} has {keys} keys, at most {limits.meta_keys} are allowed",
-                field=field,
-                value=keys,
-                limit=limits.meta_keys,
-            )
+    keys = len(msgspec.json.decode(meta, type=dict[str, Raw]))
+    if keys > limits.meta_keys:
+        raise InvalidRequest(
+            f"{field} has {keys} keys, at most {limits.meta_keys} are allowed",
+            field=field,
+            value=keys,
+            limit=limits.meta_keys,
+        )
 
 
 def check_payload(record: WriteRecord, index: int, limits: Limits) -> None:

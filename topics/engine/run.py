@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from topics.engine.limits import Limits
-from topics.engine.record import NO_META, WriteRecord, check_payload
+from topics.engine.record import NO_META, WriteRecord, check_payload, may_be_deep
 
 DATA_KEY = b',"data":'
 META_KEY = b',"meta":'
@@ -27,6 +27,9 @@ FRAME_BYTES = len(DATA_KEY) + 1
 
 # A nesting deeper than allowed needs at least this many bytes, so shorter records need no look.
 _LOOK_AT_BYTES = 256
+
+_ONE_HEAD = [bytes((length,)) for length in range(256)]
+_encoder = msgspec.json.Encoder()
 
 
 class Run(msgspec.Struct, gc=False):
@@ -50,11 +53,14 @@ class Run(msgspec.Struct, gc=False):
 
     def payload_bytes(self) -> int:
         """`data` + `meta` bytes as sent, over all records."""
-        total = sum(self.lengths) - sum(self.heads) - FRAME_BYTES * self.count
+        heads, count = self.heads, self.count
+        # Heads only grow within a run: seqs get more digits, never fewer.
+        head_bytes = heads[0] * count if heads[0] == heads[-1] else sum(heads)
+        total = len(self.blob) - (count - 1) - head_bytes - FRAME_BYTES * count
         if self.node_ids is not None:
-            total -= sum(len(self.nodes[at]) for at in self.node_ids)
+            total -= sum(map(list(map(len, self.nodes)).__getitem__, self.node_ids))
         if self.meta_lengths is not None:
-            total -= len(META_KEY) * (self.count - self.meta_lengths.count(0))
+            total -= len(META_KEY) * (count - self.meta_lengths.count(0))
         return total
 
     def payload_bytes_max(self) -> int:
@@ -109,67 +115,95 @@ def render(
 
     `plain` says that no record has a tag, a node or a meta of its own.
     """
-    if plain and node is UNSET:
-        form = b'{"$seq":%%d,"$ts":%d,"data":%%b}' % ts
-        rendered = [form % (seq, record.data) for seq, record in enumerate(records, first_seq)]
-        run = Run(
-            first_seq,
-            len(rendered),
-            ts,
-            b",".join(rendered),
-            head_lengths(first_seq, len(rendered), ts),
-            array("I", map(len, rendered)),
-            [b""],
-            None,
-            None,
-            None,
-            b"",
-        )
-    else:
-        run = _render_sections(records, first_seq, ts, node)
-    _check_sizes(records, run, limits)
-    return run
+    if len(records) == 1:
+        return _render_one(records[0], first_seq, ts, node, limits)
+    if not plain or node is not UNSET:
+        return _render_sections(records, first_seq, ts, node, limits)
+    form = b'{"$seq":%%d,"$ts":%d,"data":%%b}' % ts
+    rendered = map(form.__mod__, enumerate([record.data for record in records], first_seq))
+    return _joined(list(rendered), records, first_seq, ts, limits)
 
 
-def _render_sections(records: Sequence[WriteRecord], first_seq: int, ts: int, node: str | UnsetType) -> Run:
-    nodes: list[bytes] = [b""]
-    known: dict[str, int] = {}
-    node_ids, meta_lengths, tag_lengths = array("H"), array("I"), array("I")
-    rendered: list[bytes] = []
-    tags: list[bytes] = []
-    for seq, record in enumerate(records, first_seq):
-        origin = node if record.node is UNSET else record.node
-        at = 0
-        if origin is not UNSET:
-            at = known.get(origin, 0)
-            if not at:
-                at = known[origin] = len(nodes)
-                nodes.append(node_section(origin))
-        node_ids.append(at)
-        meta = b"" if record.meta is NO_META else META_KEY + bytes(record.meta)
-        meta_lengths.append(len(meta))
-        tag = b"" if record.tag is UNSET else encode_tag(record.tag)
-        tag_lengths.append(len(tag))
-        tags.append(tag)
-        rendered.append(b'{"$seq":%d,"$ts":%d%b,"data":%b%b}' % (seq, ts, nodes[at], record.data, meta))
+def _render_one(record: WriteRecord, seq: int, ts: int, node: str | UnsetType, limits: Limits) -> Run:
+    """Most writes are one record, so nothing here is done by the column."""
+    origin = node if record.node is UNSET else record.node
+    section = b"" if origin is UNSET else node_section(origin)
+    meta = b"" if record.meta is NO_META else b',"meta":%b' % record.meta
+    tag = b"" if record.tag is UNSET else encode_tag(record.tag)
+    blob = b'{"$seq":%d,"$ts":%d%b,"data":%b%b}' % (seq, ts, section, record.data, meta)
+    # Nothing but two numbers stands before the first section.
+    head = blob.index(section or DATA_KEY)
+    if len(blob) > _LOOK_AT_BYTES or len(blob) > limits.record_bytes:
+        _check_sizes([blob], [record], limits)
     return Run(
-        first_seq,
-        len(rendered),
+        seq,
+        1,
         ts,
-        b",".join(rendered),
-        head_lengths(first_seq, len(rendered), ts),
-        array("I", map(len, rendered)),
-        nodes,
-        node_ids if known else None,
-        meta_lengths if any(meta_lengths) else None,
-        tag_lengths if any(tag_lengths) else None,
-        b"".join(tags),
+        blob,
+        _ONE_HEAD[head],
+        array("I", (len(blob),)),
+        [b"", section] if section else [b""],
+        array("H", (1,)) if section else None,
+        array("I", (len(meta),)) if meta else None,
+        array("I", (len(tag),)) if tag else None,
+        tag,
     )
 
 
-def _check_sizes(records: Sequence[WriteRecord], run: Run, limits: Limits) -> None:
-    look_at = min(_LOOK_AT_BYTES, limits.record_bytes)
-    if max(run.lengths) > look_at:
-        for index, length in enumerate(run.lengths):
-            if length > look_at:
-                check_payload(records[index], index, limits)
+def _render_sections(
+    records: Sequence[WriteRecord], first_seq: int, ts: int, node: str | UnsetType, limits: Limits
+) -> Run:
+    """Column by column, so that the work per record is done by few and simple steps."""
+    origins = [node if record.node is UNSET else record.node for record in records]
+    sections: dict[str | UnsetType, bytes] = {UNSET: b""}
+    for origin in dict.fromkeys(origins):
+        if origin is not UNSET:
+            sections[origin] = node_section(origin)
+    metas = [b"" if record.meta is NO_META else b',"meta":%b' % record.meta for record in records]
+    form = b'{"$seq":%%d,"$ts":%d%%b,"data":%%b%%b}' % ts
+    values = zip(
+        range(first_seq, first_seq + len(records)),
+        map(sections.__getitem__, origins),
+        [record.data for record in records],
+        metas,
+        strict=True,
+    )
+    run = _joined(list(map(form.__mod__, values)), records, first_seq, ts, limits)
+    if len(sections) > 1:
+        numbers = {origin: number for number, origin in enumerate(sections)}
+        run.nodes = list(sections.values())
+        run.node_ids = array("H", list(map(numbers.__getitem__, origins)))
+    if any(metas):
+        run.meta_lengths = array("I", list(map(len, metas)))
+    tags = _encode_tags([None if record.tag is UNSET else record.tag for record in records])
+    if any(tags):
+        run.tag_lengths = array("I", list(map(len, tags)))
+        run.tags = b"".join(tags)
+    return run
+
+
+def _joined(
+    rendered: list[bytes], records: Sequence[WriteRecord], first_seq: int, ts: int, limits: Limits
+) -> Run:
+    """Rendered records as a run without columns."""
+    lengths = list(map(len, rendered))
+    heads = head_lengths(first_seq, len(rendered), ts)
+    if max(lengths) > min(_LOOK_AT_BYTES, limits.record_bytes) + heads[0] + FRAME_BYTES:
+        _check_sizes(rendered, records, limits)
+    blob = b",".join(rendered)
+    return Run(first_seq, len(rendered), ts, blob, heads, array("I", lengths), [b""], None, None, None, b"")
+
+
+def _encode_tags(tags: list[str | None]) -> list[bytes]:
+    """Each as `encode_tag` gives it; empty for None."""
+    # A JSON string has no line break, and no string is written like null.
+    lines = _encoder.encode_lines(tags).split(b"\n")
+    lines.pop()
+    return [b"" if line == b"null" else line for line in lines] if None in tags else lines
+
+
+def _check_sizes(rendered: list[bytes], records: Sequence[WriteRecord], limits: Limits) -> None:
+    """A rendered record is longer than its payload and has its brackets, so most need no real look."""
+    for index, text in enumerate(rendered):
+        if len(text) > limits.record_bytes or may_be_deep(text):
+            check_payload(records[index], index, limits)
