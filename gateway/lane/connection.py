@@ -12,21 +12,22 @@ import socket
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.effects import Ask, Effect, Handling, ReadBody
 from gateway.http import Headers, Request, Response, error_response, path_of, retry_after, with_length
-from gateway.lane.parsing import H2_PREFACE, BadRequest, Body, Head, head_end, parse_head, without_empty_lines
+from gateway.lane.incoming import Incoming
+from gateway.lane.lane import Lane
+from gateway.lane.outlet import Outlet
+from gateway.lane.parsing import H2_PREFACE, BadRequest, Head, head_end, parse_head, without_empty_lines
 from gateway.lane.rendering import render, render_reply
 from gateway.routes import note_latency
-from topics.errors import InvalidRequest, PayloadTooLarge, TopicsError
+from topics.errors import InvalidRequest, TopicsError
 from topics.polling import BROKEN, PEER_CLOSED, READABLE, WRITABLE
 from topics.protocol.messages import INLINE_BYTES_MAX, Reply
 
 if TYPE_CHECKING:
-    from gateway.context import Gateway
-    from gateway.routes import Direct
-    from gateway.slots import BodyHold, Place
+    from gateway.slots import Place
     from shards.client import Ticket
 
 log = logging.getLogger(__name__)
@@ -44,33 +45,17 @@ HALF_CLOSED_S: Final = 1.0
 _FOREVER: Final = float("inf")
 
 
-class Lane(Protocol):
-    """What a connection needs from the reactor around it."""
-
-    gateway: "Gateway"
-
-    def direct(self, request: Request, body: bytes) -> "Direct | None": ...
-    def handle(self, request: Request) -> Handling[Response]: ...
-    def in_task(self, connection: "Connection", effect: Effect[Any]) -> None: ...
-    def hand_over(self, connection: "Connection", data: bytes) -> None: ...
-    def resume(self, connection: "Connection", result: Any, error: Exception | None) -> None: ...
-    def come_back(self, connection: "Connection") -> None: ...
-    def rearm(self, connection: "Connection") -> None: ...
-    def drop(self, connection: "Connection") -> None: ...
-
-
 class Connection:
     __slots__ = (
-        "_body",
         "_body_limit",
         "_buffer",
         "_close_after",
         "_handling",
         "_head",
-        "_hold",
+        "_incoming",
         "_lane",
         "_lingering",
-        "_out",
+        "_outlet",
         "_place",
         "_request",
         "_running",
@@ -84,6 +69,7 @@ class Connection:
         "interest",
         "peer_done",
         "sock",
+        "wants_write",
     )
 
     def __init__(self, lane: Lane, sock: socket.socket) -> None:
@@ -100,15 +86,16 @@ class Connection:
         # Nothing of this connection has been taken for HTTP/1.1 so far.
         self._untouched = True
         self._head: Head | None = None
-        self._body: Body | None = None
+        self._incoming: Incoming | None = None
         # The request under way, and how it is worked on: by a handler, or as one question to a shard.
         self._request: Request | None = None
         self._handling: Handling[Response] | None = None
         self._place: Place | None = None
-        self._hold: BodyHold | None = None
         self._ticket: Ticket | None = None
         self._body_limit: int | None = None
-        self._out: memoryview | None = None
+        self._outlet = Outlet(sock)
+        # An answer is on its way that the socket has not taken whole.
+        self.wants_write = False
         self._close_after = False
         # More is on its way than will be read.
         self._unread = False
@@ -117,18 +104,14 @@ class Connection:
 
     @property
     def idle(self) -> bool:
-        return self._request is None and self._out is None and not self._buffer
+        return self._request is None and not self.wants_write and not self._buffer
 
     @property
     def wants_read(self) -> bool:
         """What was sent ahead of an answer waits in the kernel, apart from one receive."""
-        if self.peer_done or self._out is not None:
+        if self.peer_done or self.wants_write:
             return False
         return self._lingering or self._request is None or self._body_limit is not None or not self._buffer
-
-    @property
-    def wants_write(self) -> bool:
-        return self._out is not None
 
     def on_event(self, event: int) -> None:
         """Nothing that one connection does may end the others."""
@@ -173,7 +156,7 @@ class Connection:
 
     def _on_peer_done(self) -> None:
         self.peer_done = self.half_closed = True
-        if self._body_limit is not None or (self._request is None and self._out is None):
+        if self._body_limit is not None or (self._request is None and not self.wants_write):
             self.close()
         else:
             self.deadline = min(self.deadline, time.monotonic() + HALF_CLOSED_S)
@@ -197,7 +180,7 @@ class Connection:
 
     def _step(self) -> bool:
         """One step forward; False if the next one has to wait."""
-        if self._out is not None or self._close_after:
+        if self.wants_write or self._close_after:
             return False
         if self._request is not None:
             return self._body_limit is not None and bool(self._buffer) and self._continue_body()
@@ -251,7 +234,7 @@ class Connection:
         self._lane.gateway.under_way += 1
         whole = not head.chunked and head.length <= min(len(self._buffer), INLINE_BYTES_MAX)
         if not whole or not self._ask_directly(request, head.length):
-            self._body = head.body()
+            self._incoming = Incoming(head, self._lane.gateway.bodies)
             self._handling = self._lane.handle(request)
             self._advance(self._handling.send, None)
 
@@ -293,7 +276,7 @@ class Connection:
             self._send(render_reply(reply, seconds, close=self._close_after))
         elif error is not None:
             self._send_response(with_length(error_response(error, request.arrived_ns)))
-        if self._buffer or self._out is not None or self.peer_done:
+        if self._buffer or self.wants_write or self.peer_done:
             self.proceed()
 
     def _advance(self, step: Callable[[Any], Effect[Any]], value: Any) -> None:
@@ -341,33 +324,18 @@ class Connection:
 
     def _read_body(self, limit_bytes: int) -> bytes | None:
         """The body if it is complete; else None, and the handler is resumed when it is."""
-        body = self._body
-        assert body is not None
-        assert self._head is not None
-        if not body.complete and self._buffer:
-            before = body.received_bytes
-            self._feed(body)
-            if body.received_bytes > limit_bytes:
-                raise PayloadTooLarge(limit_bytes)
-            if self._hold is None:
-                self._hold = self._lane.gateway.bodies.open()
-            self._hold.add(body.received_bytes - before)
-        if body.complete:
-            return body.whole()
-        if self._body_limit is None and not body.received_bytes and self._head.expects_continue():
+        incoming = self._incoming
+        assert incoming is not None
+        if not incoming.complete and self._buffer:
+            data, self._buffer = self._buffer, b""
+            self._buffer = incoming.take(data, limit_bytes)
+        if incoming.complete:
+            return incoming.whole()
+        if self._body_limit is None and incoming.expects_continue:
             self._write([b"HTTP/1.1 100 Continue\r\n\r\n"])
         self._body_limit = limit_bytes
         self.deadline = time.monotonic() + BODY_IDLE_S
         return None
-
-    def _feed(self, body: Body) -> None:
-        """Give the body what has arrived of it. Broken framing ends the connection after the answer."""
-        data, self._buffer = self._buffer, b""
-        try:
-            self._buffer = body.feed(data)
-        except BadRequest as error:
-            self._close_after = True
-            raise InvalidRequest(f"not a valid HTTP request: {error}", field="request") from None
 
     def _continue_body(self) -> bool:
         limit_bytes = self._body_limit
@@ -389,15 +357,13 @@ class Connection:
     # -- answering
 
     def _finish(self, response: Response) -> None:
-        body = self._body
-        assert body is not None
+        incoming = self._incoming
+        assert incoming is not None
         self._handling = self._body_limit = None
-        if not body.complete and self._buffer and not self._close_after:
-            try:
-                self._feed(body)
-            except InvalidRequest:
-                self._close_after = True
-        if not body.complete:
+        if not incoming.complete and self._buffer and not incoming.broken:
+            data, self._buffer = self._buffer, b""
+            self._buffer = incoming.skip(data)
+        if incoming.broken or not incoming.complete:
             self._close_after = True
         self._end_request()
         self._send_response(response)
@@ -409,9 +375,8 @@ class Connection:
         if self._place is not None:
             self._place.give_back()
             self._place = None
-        if self._hold is not None:
-            self._hold.close()
-            self._hold = None
+        if self._incoming is not None:
+            self._incoming.close()
         if (self._head is not None and not self._head.keep_alive) or self._lane.gateway.draining:
             self._close_after = True
 
@@ -420,37 +385,30 @@ class Connection:
 
     def _send(self, parts: list[bytes]) -> None:
         self._write(parts)
-        if self._out is None:
+        if not self.wants_write:
             self._after_answer()
 
     def _write(self, parts: list[bytes]) -> None:
         if self.closed:
             return
         try:
-            sent = self.sock.send(parts[0]) if len(parts) == 1 else self.sock.sendmsg(parts)
-        except BlockingIOError:
-            sent = 0
+            self.wants_write = not self._outlet.send(parts)
         except OSError:
             self.close()
             return
-        if sent < sum(map(len, parts)):
-            self._out = memoryview(b"".join(parts))[sent:]
+        if self.wants_write:
             self.deadline = time.monotonic() + WRITE_STALL_S
 
     def on_writable(self) -> None:
-        if self._out is None:
-            return
         try:
-            sent = self.sock.send(self._out)
-        except BlockingIOError:
-            return
+            if not self._outlet.flush():
+                return
         except OSError:
             self.close()
             return
         self.deadline = time.monotonic() + WRITE_STALL_S
-        self._out = self._out[sent:]
-        if not self._out:
-            self._out = None
+        if not self._outlet.pending_bytes:
+            self.wants_write = False
             self._after_answer()
             self.proceed()
 
@@ -458,8 +416,8 @@ class Connection:
         if self.closed or self._request is not None:
             # "100 Continue" is not the answer itself.
             return
-        unread = self._unread or bool(self._buffer) or (self._body is not None and not self._body.complete)
-        self._head = self._body = None
+        incoming, self._incoming, self._head = self._incoming, None, None
+        unread = self._unread or bool(self._buffer) or (incoming is not None and not incoming.complete)
         if self._close_after:
             self._linger() if unread and not self.peer_done else self.close()
         else:

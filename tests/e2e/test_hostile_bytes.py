@@ -105,7 +105,7 @@ def test_a_body_at_the_limit_does_not_keep_others_from_their_answers(loaded: Top
     assert loaded.seqs(limit=1) == [1]
 
 
-@pytest.mark.parametrize("door", ["quart"])
+@pytest.mark.parametrize("door", ["lane", "quart"])
 def test_large_bodies_together_have_bounded_room_and_small_ones_always_have_some(
     start_server: Callable[..., Server], name: str, door: str
 ) -> None:

@@ -372,7 +372,7 @@ def test_a_body_over_the_limit_is_413_as_soon_as_that_is_known_and_the_rest_is_n
     assert pair.statuses() == [413]
     for _ in range(10):
         pair.send(b"3e8\r\n" + b"x" * 1000 + b"\r\n")
-    assert pair.connection._body is None
+    assert pair.connection._incoming is None
     assert pair.connection._buffer == b""
 
 

@@ -184,7 +184,7 @@ async def test_a_client_that_never_reads_holds_one_answer_and_goes_when_its_time
             assert [status for status, _ in await answers(other, 1)] == [200]
         # One answer at a time, and the next is not even asked for.
         assert sum(request.op is Op.DIFF for request in lane.shard.requests) <= 3
-        held = [len(connection._out) for connection in lane.connections if connection._out is not None]
+        held = [connection._outlet.pending_bytes for connection in lane.connections if connection.wants_write]
         assert sum(held) <= answer_bytes + 1000
         await until(lambda: len(lane.connections) == 1)
         assert lane.gateway.under_way == 0
