@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -176,6 +177,24 @@ def test_a_budget_is_kept_across_deleted_records_and_chunks(
     assert seqs(read(log, 0, ReadOptions(limit=2))) == [1, 3]
 
 
+@pytest.mark.parametrize("tags", [False, True])
+@pytest.mark.parametrize("chunk_records", [2, 4, 100])
+def test_a_budget_is_kept_where_every_other_record_is_passed_over(
+    log: TopicLog, monkeypatch: pytest.MonkeyPatch, tags: bool, chunk_records: int
+) -> None:
+    small_chunks(monkeypatch, chunk_records)
+    tag = "t" * 60
+    for _ in range(4):
+        append_json(log, '{"data":1,"node":"a"}', f'{{"data":1,"node":"b","tag":"{tag}"}}', ts=1)
+    stored = len('{"$seq":1,"$ts":1,"$node":"b","data":1}')
+    sent = stored + (len(f',"$tag":"{tag}"') if tags else 0)
+    for budget in range(1, 4 * sent + 10):
+        # As long as the next record fits as it is stored; commas between such records are free.
+        fitting = max(1, min(4, 1 + (budget - stored) // sent))
+        result = read(log, 0, ReadOptions(bytes_max=budget, nodes=unwanted("a"), include_tags=tags))
+        assert (result.count, result.size_bytes) == (fitting, fitting * sent)
+
+
 def test_a_record_larger_than_the_budget_comes_alone(log: TopicLog) -> None:
     append_json(log, PLAIN, json.dumps({"data": "x" * 500}), PLAIN)
     pages = [seqs(read(log, cursor, ReadOptions(bytes_max=100))) for cursor in (0, 1, 2)]
@@ -203,6 +222,114 @@ def test_a_closed_chunk_is_answered_without_a_copy(log: TopicLog, monkeypatch: p
     append_json(log, PLAIN)
     parts = read(log, 0, ReadOptions()).parts
     assert [type(part) for part in parts] == [memoryview, bytes]
+
+
+# -- parts: what the layers below join and send
+
+
+def half_own(log: TopicLog, records: int) -> None:
+    append_json(log, *['{"data":1,"node":"a","tag":"t"}', '{"data":1,"node":"b","meta":{}}'] * (records // 2))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ReadOptions(1000, nodes=unwanted("a")),
+        ReadOptions(300, nodes=unwanted("a")),
+        ReadOptions(1000, nodes=unwanted("a"), include_tags=True),
+        ReadOptions(1000, nodes=unwanted("a"), include_meta=False),
+        ReadOptions(1000, bytes_max=10_000, nodes=unwanted("a")),
+        ReadOptions(1000, bytes_max=10_000, nodes=unwanted("a"), include_tags=True),
+    ],
+)
+@pytest.mark.parametrize("closed", [False, True])
+def test_many_short_stretches_of_a_chunk_are_one_part(
+    log: TopicLog, options: ReadOptions, closed: bool
+) -> None:
+    half_own(log, 1000)
+    log.chunks[0].closed = closed
+    result = read(log, 0, options)
+    assert len(result.parts) == 1
+    assert result.count == len(seqs(result)) > 100
+    assert seqs(result) == list(range(2, 2 * result.count + 1, 2))
+
+
+def test_the_parts_of_a_read_over_deleted_records_grow_with_chunks_not_with_records(
+    log: TopicLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_chunks(monkeypatch, 100)
+    for _ in range(10):
+        append_json(log, *[PLAIN] * 100)
+    log.delete([(seq, seq) for seq in range(10, 1001, 10)])
+    result = read(log, 0, ReadOptions(1000))
+    assert (result.count, len(result.parts)) == (900, 10)
+
+
+def test_long_stretches_of_a_closed_chunk_are_not_copied(log: TopicLog) -> None:
+    long = json.dumps({"data": "x" * 20_000, "node": "b"})
+    append_json(log, long, long, '{"data":1,"node":"a"}', long, PLAIN)
+    log.chunks[0].closed = True
+    log.delete([(1, 1)])
+    result = read(log, 0, ReadOptions(nodes=unwanted("a")))
+    assert seqs(result) == [2, 4, 5]
+    assert [type(part) for part in result.parts] == [memoryview, memoryview]
+
+
+def test_a_chunk_of_many_nodes_is_filtered_like_one_of_few(log: TopicLog) -> None:
+    append_json(log, *[f'{{"data":1,"node":"{at}"}}' for at in range(600)], PLAIN)
+    assert len(log.chunks[0].nodes) > 256
+    result = read(log, 0, ReadOptions(1000, nodes=unwanted("0", "255", "256", "257", "599")))
+    assert set(range(1, 602)) - set(seqs(result)) == {1, 256, 257, 258, 600}
+
+
+def as_read(text: str, seq: int, *, tags: bool, meta: bool, data: bool) -> bytes:
+    """One record as a reader gets it, put together from the fields that were sent."""
+    sent = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    out = b'{"$seq":%d,"$ts":77' % seq
+    shown = {"tag": tags, "node": True, "data": data, "meta": meta}
+    for name, key in (("tag", b'"$tag"'), ("node", b'"$node"'), ("data", b'"data"'), ("meta", b'"meta"')):
+        if shown[name] and name in sent:
+            out += b"," + key + b":" + bytes(sent[name])
+    return out + b"}"
+
+
+@given(
+    batches=st.lists(st.lists(st.sampled_from(KINDS), min_size=1, max_size=9), min_size=1, max_size=5),
+    deleted=st.sets(st.integers(1, 30), max_size=12),
+    limit=st.integers(1, 30),
+    nodes=st.sampled_from([(), ("n",), ("n", "m"), ("x",)]),
+    chunk_records=st.sampled_from([1, 7, 8192]),
+    view_bytes=st.sampled_from([1, 100, 16_384]),
+    tags=st.booleans(),
+    meta=st.booleans(),
+    data=st.booleans(),
+)
+def test_what_is_read_is_what_was_sent_whatever_is_left_out(
+    batches: list[list[str]], deleted: set[int], limit: int, nodes: tuple[str, ...], chunk_records: int,
+    view_bytes: int, tags: bool, meta: bool, data: bool,
+) -> None:  # fmt: skip
+    log = TopicLog(1, "a", TopicConfig())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunk, "CHUNK_RECORDS", chunk_records)
+        patch.setattr(chunk, "_VIEW_BYTES_MIN", view_bytes)
+        for batch in batches:
+            append_json(log, *batch, ts=77)
+        log.delete([(seq, seq) for seq in sorted(deleted)])
+        options = ReadOptions(
+            limit, nodes=unwanted(*nodes), include_tags=tags, include_meta=meta, include_data=data
+        )
+        result = read(log, 0, options)
+    sent = dict(enumerate([text for batch in batches for text in batch], 1))
+    wanted = [
+        seq
+        for seq, text in sent.items()
+        if seq not in deleted and json.loads(text).get("node", "-") not in nodes
+    ]
+    texts = [as_read(sent[seq], seq, tags=tags, meta=meta, data=data) for seq in wanted[:limit]]
+    assert body(result) == b"[" + b",".join(texts) + b"]"
+    assert result.count == len(texts)
+    # Every seq below the next wanted record has been passed, and none beyond.
+    assert result.next_from_seq == (wanted[limit] - 1 if len(wanted) > limit else log.head)
 
 
 @given(

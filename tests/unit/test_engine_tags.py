@@ -132,3 +132,6 @@ def test_the_index_finds_what_a_walk_over_all_tags_finds(
     finally:
         tags._UNSORTED_MAX = original
     assert len(column) == len(every)
+    shown = [b"" if tag is None else b',"$tag":' + encode_tag(tag) for tag in every]
+    assert [column.sections(at, at + 1)[0] for at in range(len(every))] == shown
+    assert column.sections(0, len(every)) == shown

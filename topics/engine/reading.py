@@ -1,21 +1,21 @@
 """The read plan: which byte runs answer a cursor and its options.
 
 A range that needs nothing special is one slice per chunk. Deleted records, a node filter that really
-matches and the `include_*` options cost only where they apply. Every examined seq moves the cursor,
+matches and the `include_*` options cost only where they apply, and short stretches between records
+that are passed over are joined: the layers below pay per part. Every examined seq moves the cursor,
 delivered or not.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from topics.engine.chunk import Chunk, stretch_count, stretches
 from topics.engine.limits import READ_BYTES_DEFAULT, READ_LIMIT_DEFAULT
 from topics.engine.watermarks import Gap, lost_gap
 
 if TYPE_CHECKING:
-    from topics.engine.chunk import Chunk
     from topics.engine.topic import TopicLog
 
 # One call examines at most this many seqs, so that a reader of a topic full of its own records
@@ -30,10 +30,6 @@ class ReadOptions(msgspec.Struct, frozen=True, gc=False):
     include_tags: bool = False
     include_meta: bool = True
     include_data: bool = True
-
-    @property
-    def as_stored(self) -> bool:
-        return self.include_meta and self.include_data and not self.include_tags
 
 
 class ReadResult(msgspec.Struct, gc=False):
@@ -73,32 +69,71 @@ def read(log: "TopicLog", from_seq: int, options: ReadOptions) -> ReadResult:
     return result
 
 
-def _first_seq(chunk: "Chunk") -> int:
+def _first_seq(chunk: Chunk) -> int:
     return chunk.first_seq
 
 
-def _take(chunk: "Chunk", first: int, last: int, options: ReadOptions, result: ReadResult) -> bool:
+def _take(chunk: Chunk, first: int, last: int, options: ReadOptions, result: ReadResult) -> bool:
     """Add wanted records of `first` … `last - 1`; False when the answer is full."""
-    for start, stop in _wanted_runs(chunk, first, last, options.nodes):
+    wanted = chunk.wanted(first, last, options.nodes)
+    if wanted:
+        end = _take_wanted(chunk, first, wanted, options, result)
+    else:
+        end = _take_fitting(chunk, [(first, last)], last, options, result)
+    result.next_from_seq = max(result.next_from_seq, chunk.first_seq + end - 1)
+    result.examined += end - first
+    return end == last
+
+
+def _take_wanted(chunk: Chunk, first: int, wanted: bytes, options: ReadOptions, result: ReadResult) -> int:
+    """Add what the flags say from `first` on, in few parts; returns where the taking ended."""
+    stop = first + _reach(wanted, options.limit - result.count)
+    room = options.bytes_max - result.size_bytes
+    if stop > first and chunk.sent_bytes_max(first, stop, tags=options.include_tags) > room:
+        return _take_fitting(chunk, stretches(first, wanted), first + len(wanted), options, result)
+    wanted = wanted[: stop - first]
+    if count := wanted.count(1):
+        parts = _parts(chunk, first, stop, wanted, options)
+        # A comma between two stretches counts as little inside a part as between two parts.
+        commas = stretch_count(wanted) - len(parts)
+        result.size_bytes += sum(map(len, parts)) - commas
+        result.parts += parts
+        result.count += count
+    return stop
+
+
+def _reach(wanted: bytes, limit: int) -> int:
+    """How many records can be examined before more than `limit` of them are wanted."""
+    if wanted.count(1) <= limit:
+        return len(wanted)
+    return bisect_right(range(len(wanted)), limit, key=lambda at: wanted.count(1, 0, at + 1))
+
+
+def _take_fitting(
+    chunk: Chunk,
+    runs: list[tuple[int, int]],
+    last: int,
+    options: ReadOptions,
+    result: ReadResult,
+) -> int:
+    """Add what fits, measured stretch by stretch; returns where the taking ended, `last` if all fits."""
+    parts: list[bytes | memoryview] = []
+    for start, stop in runs:
         taken = _fitting(chunk, start, stop, options, result)
         if taken:
-            part = _part(chunk, start, start + taken, options)
-            result.parts.append(part)
+            (part,) = _parts(chunk, start, start + taken, b"", options)
+            parts.append(part)
             result.size_bytes += len(part)
             result.count += taken
         if start + taken < stop:
-            _examined(chunk, result, start + taken - 1 if taken else start - 1, first)
-            return False
-    _examined(chunk, result, last - 1, first)
-    return True
+            last = start + taken
+            break
+    if parts:
+        result.parts.append(parts[0] if len(parts) == 1 else b",".join(parts))
+    return last
 
 
-def _examined(chunk: "Chunk", result: ReadResult, index: int, first: int) -> None:
-    result.next_from_seq = max(result.next_from_seq, chunk.first_seq + index)
-    result.examined += max(0, index - first + 1)
-
-
-def _fitting(chunk: "Chunk", start: int, stop: int, options: ReadOptions, result: ReadResult) -> int:
+def _fitting(chunk: Chunk, start: int, stop: int, options: ReadOptions, result: ReadResult) -> int:
     """How many records from `start` on fit into the answer; at least one if it is still empty."""
     count = min(stop - start, options.limit - result.count)
     if count <= 0:
@@ -111,25 +146,12 @@ def _fitting(chunk: "Chunk", start: int, stop: int, options: ReadOptions, result
     return count or (1 if result.count == 0 else 0)
 
 
-def _wanted_runs(chunk: "Chunk", first: int, last: int, nodes: frozenset[bytes]) -> Iterator[tuple[int, int]]:
-    unwanted = {chunk.nodes[section] for section in nodes if section in chunk.nodes} if nodes else None
-    if not unwanted or chunk.node_ids is None:
-        yield from chunk.live_runs(first, last)
-        return
-    mask = bytes(map(unwanted.__contains__, chunk.node_ids[first:last]))
-    for start, stop in chunk.live_runs(first, last):
-        while start < stop:
-            begin = mask.find(0, start - first, stop - first)
-            if begin < 0:
-                break
-            end = mask.find(1, begin, stop - first)
-            start = stop if end < 0 else end + first
-            yield begin + first, start
-
-
-def _part(chunk: "Chunk", start: int, stop: int, options: ReadOptions) -> bytes | memoryview:
-    if options.as_stored:
-        return chunk.slice(start, stop)
-    return chunk.cut(
-        start, stop, tags=options.include_tags, meta=options.include_meta, data=options.include_data
-    )
+def _parts(
+    chunk: Chunk, start: int, stop: int, wanted: bytes, options: ReadOptions
+) -> list[bytes | memoryview]:
+    """The wanted records of `start` … `stop - 1`, all of them if `wanted` is empty."""
+    tags = options.include_tags and chunk.tags is not None
+    meta = options.include_meta or chunk.meta_lengths is None
+    if tags or not meta or not options.include_data:
+        return [chunk.cut(start, stop, wanted, tags=tags, meta=meta, data=options.include_data)]
+    return chunk.pick(start, stop, wanted) if wanted else [chunk.slice(start, stop)]

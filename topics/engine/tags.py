@@ -10,8 +10,9 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
-from topics.engine.run import encode_tag
+from topics.engine.run import TAG_KEY, encode_tag
 from topics.errors import InvalidRequest
 
 # Longer tails are merged into the sorted part before a lookup.
@@ -61,11 +62,12 @@ def _shown(text: str) -> str:
 class TagColumn:
     """The tags of a chunk's records, in record order; an empty tag means none."""
 
-    __slots__ = ("_bytes", "_ends", "_indexed", "_order")
+    __slots__ = ("_ends", "_indexed", "_lines", "_order")
 
     def __init__(self, untagged: int) -> None:
-        self._bytes = bytearray()
-        self._ends = array("I", [0]) * untagged
+        # A line break, which no JSON string contains, follows every tag: many are split in one step.
+        self._lines = bytearray(b"\n") * untagged
+        self._ends = array("I", [0]) * untagged  # where each tag ends, line breaks not counted
         self._order: array[int] = array("I")
         self._indexed = 0
 
@@ -73,28 +75,33 @@ class TagColumn:
         return len(self._ends)
 
     def extend(self, lengths: "array[int]", tags: bytes) -> None:
-        end = len(self._bytes)
-        for length in lengths:
-            end += length
-            self._ends.append(end)
-        self._bytes += tags
+        end = self._ends[-1] if self._ends else 0
+        if len(lengths) == 1:
+            self._lines += tags + b"\n"
+            self._ends.append(end + lengths[0])
+        else:
+            self._lines += _as_lines(lengths, tags)
+            self._ends.extend(array("I", list(accumulate(lengths, initial=end)))[1:])
 
     def extend_untagged(self, count: int) -> None:
-        self._ends.extend([len(self._bytes)] * count)
+        self._lines += b"\n" * count
+        self._ends.extend([self._ends[-1] if self._ends else 0] * count)
+
+    def _offset(self, index: int) -> int:
+        """Where the line of a record begins."""
+        return self._ends[index - 1] + index if index else 0
 
     def __getitem__(self, index: int) -> bytes:
-        start = self._ends[index - 1] if index else 0
-        return bytes(self._bytes[start : self._ends[index]])
+        return bytes(self._lines[self._offset(index) : self._ends[index] + index])
 
-    def slice(self, start: int, stop: int) -> list[bytes]:
-        """The tags of records `start` … `stop - 1`."""
-        begin = self._ends[start - 1] if start else 0
-        text = bytes(self._bytes[begin : self._ends[stop - 1]])
-        out, at = [], 0
-        for end in self._ends[start:stop]:
-            out.append(text[at : end - begin])
-            at = end - begin
-        return out
+    def size_bytes(self, start: int, stop: int) -> int:
+        """At least what the tags of records `start` … `stop - 1` take."""
+        return self._offset(stop) - self._offset(start)
+
+    def sections(self, start: int, stop: int) -> list[bytes]:
+        """`,"$tag":"…"` of records `start` … `stop - 1`; empty for a record that has no tag."""
+        lines = b"\n" + self._lines[self._offset(start) : self._offset(stop)]
+        return lines.replace(b'\n"', b"\n" + TAG_KEY + b'"').split(b"\n")[1:-1]
 
     def find(self, match: TagMatch, *, below: int) -> Iterator[int]:
         """Record numbers below `below` whose tag matches, in no particular order."""
@@ -115,3 +122,12 @@ class TagColumn:
             fresh = (index for index in range(self._indexed, len(self._ends)) if self[index])
             self._order = array("I", sorted([*self._order, *fresh], key=self.__getitem__))
             self._indexed = len(self._ends)
+
+
+def _as_lines(lengths: "array[int]", tags: bytes) -> bytes:
+    """Concatenated tags, with a line break after each."""
+    # Where none is empty or has an escape, two quotes meet only between two tags.
+    if b"\\" not in tags and min(lengths) > len('""'):
+        return tags.replace(b'""', b'"\n"') + b"\n"
+    ends = list(accumulate(lengths))
+    return b"".join([tags[end - length : end] + b"\n" for end, length in zip(ends, lengths, strict=True)])

@@ -54,21 +54,25 @@ class TopicLog:
 
     def append(self, run: Run) -> None:
         """Add records at the head. A jump in seqs leaves a range that was never logged: a hole."""
-        assert run.first_seq > self.head, (run.first_seq, self.head)
-        if run.first_seq > self.head + 1:
-            self.lose(run.first_seq - 1, cause="crash")
-        if not self.chunks or not self.chunks[-1].takes(run):
-            if self.chunks:
-                self.chunks[-1].closed = True
-            self.chunks.append(Chunk(run.first_seq))
-        self.chunks[-1].absorb(run)
+        first, count, ts = run.first_seq, run.count, run.ts
+        assert first > self.head, (first, self.head)
+        if first > self.head + 1:
+            self.lose(first - 1, cause="crash")
+        chunk = self.chunks[-1] if self.chunks else None
+        if chunk is None or not chunk.takes(run):
+            if chunk is not None:
+                chunk.closed = True
+            chunk = Chunk(first)
+            self.chunks.append(chunk)
+        chunk.absorb(run)
         if self.count == 0:
-            self.earliest = run.first_seq
-        self.head = run.last_seq
-        self.count += run.count
+            self.earliest = first
+        self.head = first + count - 1
+        self.count += count
         self.bytes += run.payload_bytes()
-        self.last_ts = max(self.last_ts, run.ts)
-        self.last_write_ts = run.ts
+        if ts > self.last_ts:
+            self.last_ts = ts
+        self.last_write_ts = ts
 
     def lose(self, upto: int, *, cause: str) -> None:
         """Seqs after the head up to `upto` may have been handed out and are gone."""
