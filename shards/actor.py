@@ -78,6 +78,8 @@ class Actor:
         self.status = Status()
         self.shard: Shard | None = None
         self.on_must_reload: Callable[[], None] = lambda: None
+        # The answer, or None if it comes later by `answer_quota`.
+        self.on_quota: Callable[[Command], Answer | None] = lambda _: Answer.of_error(NotReady("no quota"))
         self.mailbox = Mailbox()
         self._listener = listener
         self._syncer = syncer
@@ -96,6 +98,8 @@ class Actor:
         self._epoll = select.epoll()
         self._epoll.register(listener.fileno(), select.EPOLLIN)
         self._epoll.register(syncer.event_fd, select.EPOLLIN)
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake_fd, select.EPOLLIN)
 
     # -- the loop
 
@@ -115,6 +119,7 @@ class Actor:
             for link in self._links.values():
                 link.sock.close()
             self._epoll.close()
+            os.close(self._wake_fd)
 
     async def _run_timer(self) -> None:
         """Wake up exactly when time has something to bring: a deadline, a sync, an expiry."""
@@ -152,6 +157,8 @@ class Actor:
                     self.shard.sync_done()
                 else:
                     self._syncer.take_done()
+            elif fd == self._wake_fd:
+                os.eventfd_read(self._wake_fd)
             elif (link := self._links.get(fd)) is not None:
                 self._serve_link(link, event)
         self._depth_peak = max(self._depth_peak, self.mailbox.commands)
@@ -275,7 +282,7 @@ class Actor:
         for command in link.commands.values():
             command.cancelled = True
             if self.shard is not None:
-                self.shard.polls.forget(command)
+                self.shard.forget(command)
 
     def _take(self, link: Link, message: Message) -> None:
         if isinstance(message, Request) and link.greeted:
@@ -317,7 +324,7 @@ class Actor:
         if command is not None:
             command.cancelled = True
             if self.shard is not None:
-                self.shard.polls.forget(command)
+                self.shard.forget(command)
 
     # -- requests
 
@@ -331,6 +338,9 @@ class Actor:
             self._answer(command, Answer(200, [self._status()], raw=True))
         elif head.op == Op.METRICS:
             self._answer(command, Answer(200, [self._metrics(command)], raw=True))
+        elif head.op in (Op.QUOTA_ASK, Op.QUOTA_STATE):
+            if (answer := self.on_quota(command)) is not None:
+                self._answer(command, answer)
         elif (refusal := self._refusal() or self._pressure(command)) is not None:
             answer = Answer.of_error(refusal)
             total_ns = max(0, command.taken_ns - command.arrived_ns)
@@ -403,6 +413,18 @@ class Actor:
         link.commands.pop(command.id, None)
         if link.fd in self._links:
             link.answer(command.id, answer)
+
+    # -- caps over all shards
+
+    def answer_quota(self, command: Command, answer: Answer) -> None:
+        self._answer(command, answer)
+        self._after_step()
+
+    def let_go(self, topics: list[str]) -> None:
+        """These topics waited for quota and may go on."""
+        for topic in topics:
+            self.mailbox.let_go(topic)
+        os.eventfd_write(self._wake_fd, 1)
 
     # -- the end
 

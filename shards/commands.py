@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import cbor2
 
 from shards import answers, requests
+from shards.allowance import Allowances, claim_bytes, claim_for_creation
 from shards.command import Answer, Command
 from shards.requests import Delete, Diff, Write
 from shards.state import Registry, TopicState
@@ -20,6 +21,7 @@ from topics.engine.idempotency import Remembered
 from topics.engine.limits import Limits
 from topics.engine.reading import ReadOptions, read
 from topics.engine.run import Run, render
+from topics.engine.topic import TopicLog
 from topics.errors import InvalidRequest, NotReady, RecordTooLarge, TopicFull, TopicNotEmpty, TopicNotFound
 from topics.protocol.messages import Op
 
@@ -64,6 +66,7 @@ class Context:
     appended: set[str] = field(default_factory=set)  # topics whose long-polls have something to see
     restless: set[TopicState] = field(default_factory=set)  # topics that time changes
     writable: bool = True
+    allowed: Allowances = field(default_factory=Allowances)
 
     def log(self, frame: Frame) -> None:
         self.frames.append(frame)
@@ -75,7 +78,7 @@ class Context:
 
 
 def handle(context: Context, command: Command) -> Answer:
-    """Run one command. Raises TopicsError, NeedsSync, NeedsRoom, Waits or Continues."""
+    """Run one command. Raises TopicsError, NeedsSync, NeedsRoom, NeedsQuota, Waits or Continues."""
     return _HANDLERS[command.op](context, command)
 
 
@@ -132,6 +135,8 @@ def _write(context: Context, command: Command) -> Answer:
     run = _rendered(context, request, first_seq=log.head + 1, ts=max(context.now_ms, log.last_ts))
     check_fits(log.config, run, count=log.count, bytes_=log.bytes, topic=log.name)
     _may_write(context, 0 if topic.ephemeral else run.stored_bytes_max() + RESERVE_BYTES)
+    if context.allowed.bytes is not None:
+        claim_bytes(context.allowed.bytes, command, log, run)
     _apply_append(context, topic, run, request.key)
     return answers.write_answer(
         topic, first_seq=run.first_seq, count=run.count, created=command.created, deduped=False, seqs=seqs,
@@ -157,6 +162,7 @@ def _create_for_write(context: Context, command: Command, request: Write) -> Non
     run = _rendered(context, request, first_seq=1, ts=context.now_ms)
     check_fits(config, run, count=0, bytes_=0, topic=command.topic)
     _may_write(context, run.stored_bytes_max() + RESERVE_BYTES)
+    claim_for_creation(context.allowed, command, TopicLog(0, command.topic, config), run)
     topic = _create(context, command.topic, config)
     context.raise_ceiling(topic, run.count)
     command.created = True
@@ -285,6 +291,8 @@ def _put_topic(context: Context, command: Command) -> Answer:
     config = merged(command.topic, patch, topic.log.config if topic is not None else None)
     if topic is None:
         _may_write(context)
+        if context.allowed.topics is not None:
+            context.allowed.topics.claim(command, 1)
         topic = _create(context, command.topic, config)
         return answers.config_answer(topic.log, created=True, synced=True)
     if config == topic.log.config:

@@ -17,6 +17,7 @@ from shards.wal.batch import Frame
 from shards.wal.recovery import Findings, LogFile, replay, survey
 from shards.wal.writer import WalFailed, WalOptions, WalWriter
 from topics import __version__
+from topics.engine.metering import Meter
 
 _COPY_BYTES = 1024 * 1024
 
@@ -42,12 +43,13 @@ def load(
     *,
     progress: Callable[[float], None] = lambda share: None,
     read_only_because: str = "",
+    meter: Meter | None = None,
 ) -> tuple[Loaded, WalWriter | None]:
     """State from the log, and the log open for appending (None: it may only be read)."""
     failed = None if read_only_because else _make_directory(disk, options.directory)
     files = survey(disk, options.directory)
     total_bytes = sum(file.size for file in files)
-    findings, state = Findings(), Replay()
+    findings, state = Findings(), Replay(Registry(meter))
     read_bytes = 0
     for entry, body in replay(disk, files, findings):
         state.apply(entry, body)

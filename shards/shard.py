@@ -17,6 +17,7 @@ import logging
 from dataclasses import dataclass, field
 
 from shards import answers
+from shards.allowance import Allowances, NeedsQuota
 from shards.clock import Clock
 from shards.command import Answer, Command
 from shards.commands import Context, Continues, NeedsRoom, NeedsSync, Waits, handle
@@ -35,6 +36,8 @@ log = logging.getLogger("shard")
 
 # How often topics that are dirty or expiring are looked at; the others cost nothing.
 SWEEP_TOPICS_EVERY_NS = 1_000_000_000
+# While bytes are short, all topics are looked at for expired records this often, not for every write.
+RECLAIM_EVERY_NS = 50_000_000
 
 
 @dataclass(slots=True)
@@ -61,7 +64,7 @@ class Ready:
 class Shard:
     def __init__(
         self, loaded: Loaded, wal: WalWriter | None, syncer: Syncer, clock: Clock, limits: Limits, *,
-        sync_interval_ms: int,
+        sync_interval_ms: int, allowed: Allowances | None = None,
     ) -> None:  # fmt: skip
         self._wal = wal
         self._syncer = syncer
@@ -74,6 +77,7 @@ class Shard:
         self.ready = Ready()
         self._context = Context(self.registry, limits, writable=wal is not None and not loaded.problems)
         self._context.now_ms = loaded.time_ms
+        self._context.allowed = self._allowed = allowed or Allowances()
         self._executed: list[Command] = []
         self._parked: list[str] = []
         self._groups: list[Group] = []
@@ -83,6 +87,8 @@ class Shard:
         self._context.restless.update(self.registry)
         self._read_clock()
         self._start_group()
+        self._reclaimed_ns = 0
+        self._attach_allowances()
 
     # -- commands
 
@@ -93,7 +99,11 @@ class Shard:
         try:
             command.answer = handle(context, command)
         except TopicsError as error:
+            self._allowed.forget(command)
             command.answer = Answer.of_error(error)
+        except NeedsQuota as need:
+            need.allowance.wait(command, need.amount)
+            return False
         except NeedsSync:
             self._parked.append(command.topic)
             return False
@@ -129,6 +139,7 @@ class Shard:
                 retry_after_s=5,
                 detail={"reason": "no_space", "outcome": "not_applied"},
             )
+            self._allowed.forget(command)
             command.answer = Answer.of_error(error)
             self._executed.append(command)
             return True
@@ -193,6 +204,7 @@ class Shard:
     def _fail_group(self, failed: WalFailed) -> None:
         self.must_reload = True
         self._context.writable = False
+        self._allowed.detach()
         self.read_only_reason = str(failed) if failed.final else ""
         # What this group logged is abandoned; what earlier groups logged is in the log and may survive.
         outcome = "unknown" if failed.final else "not_applied"
@@ -294,6 +306,31 @@ class Shard:
         for command in self.polls.take_where(lambda command: command.origin is origin):
             command.deadline_ns = self._clock.monotonic_ns()
             self.execute(command)
+
+    def forget(self, command: Command) -> None:
+        """Nobody waits for this answer any more."""
+        self.polls.forget(command)
+        self._allowed.forget(command)
+
+    # -- caps over all shards
+
+    def _attach_allowances(self) -> None:
+        if self._allowed.topics is not None:
+            self._allowed.topics.attach(self.registry.__len__, lambda: None)
+        if self._allowed.bytes is not None:
+            meter = self.registry.meter
+            assert meter is not None, "bytes are to be bounded and nobody counts them"
+            self._allowed.bytes.attach(lambda: meter.bytes, self._reclaim)
+
+    def _reclaim(self) -> None:
+        """What has expired does not count, even if nobody has looked at its topic since."""
+        context = self._context
+        self._read_clock()
+        if context.now_ns - self._reclaimed_ns >= RECLAIM_EVERY_NS:
+            self._reclaimed_ns = context.now_ns
+            for topic in context.restless:
+                if self.registry.by_id(topic.log.topic_id) is not None:
+                    topic.log.expire(context.now_ms)
 
     # -- time and end
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from shards.wal.batch import Frame
 from shards.wal.frame import ceiling_frame, floor_frame
 from topics.engine.config import TopicConfig
+from topics.engine.metering import Meter, MeteredLog
 from topics.engine.topic import TopicLog
 
 # How far ahead of the head a synced ceiling stands. After a machine crash the range between them is
@@ -84,9 +85,13 @@ class TopicState:
 
 
 class Registry:
-    """The topics of a shard, by name and by id, with their names in byte order."""
+    """The topics of a shard, by name and by id, with their names in byte order.
 
-    def __init__(self) -> None:
+    With a `meter` the live bytes of all topics together are counted.
+    """
+
+    def __init__(self, meter: Meter | None = None) -> None:
+        self.meter = meter
         self._by_name: dict[str, TopicState] = {}
         self._by_id: dict[int, TopicState] = {}
         self._names: list[str] = []
@@ -112,7 +117,10 @@ class Registry:
     def add(self, topic_id: int, name: str, config: TopicConfig) -> TopicState:
         assert name not in self._by_name, name
         self._next_id = max(self._next_id, topic_id + 1)
-        topic = TopicState(TopicLog(topic_id, name, config))
+        if self.meter is None:
+            topic = TopicState(TopicLog(topic_id, name, config))
+        else:
+            topic = TopicState(MeteredLog(topic_id, name, config, self.meter))
         self._by_name[name] = topic
         self._by_id[topic_id] = topic
         # Names are ASCII, so their order as text is their order in bytes.
@@ -123,6 +131,8 @@ class Registry:
         name = topic.log.name
         del self._by_name[name], self._by_id[topic.log.topic_id]
         del self._names[bisect_left(self._names, name)]
+        if self.meter is not None:
+            self.meter.bytes -= topic.log.bytes
 
     def page(self, *, prefix: str, after: str, limit: int) -> Iterator[TopicState]:
         """Topics whose name starts with `prefix`, behind `after`, in byte order."""

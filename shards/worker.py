@@ -18,6 +18,7 @@ from shards.actor import Actor
 from shards.clock import RealClock
 from shards.disk import RealDisk
 from shards.load import Loaded, load
+from shards.quota import ShardQuota
 from shards.shard import Shard
 from shards.wal.batch import UnknownFormat
 from shards.wal.sync import ThreadSyncer
@@ -52,11 +53,13 @@ class Worker:
             epoch=boot.epoch,
             body_bytes_max=self._settings.limits.body_bytes,
         )
+        self._quota = ShardQuota(boot, self.actor)
         self._reload_wanted = trio.Event()
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
             with trio.open_signal_receiver(signal.SIGTERM) as terminations:
+                nursery.start_soon(self._quota.run)
                 nursery.start_soon(self.actor.run)
                 self._boot.say(child.LISTENING)
                 self.actor.on_must_reload = lambda: self._reload_wanted.set()
@@ -71,6 +74,7 @@ class Worker:
         reason = ""
         while True:
             self.actor.status.state, self.actor.status.progress = "recovering", 0.0
+            self._quota.allowed.detach()
             await self.actor.sync_idle()
             if self._wal is not None:
                 reason = str(self._wal.failure) if self._wal.failure and self._wal.failure.final else ""
@@ -84,6 +88,7 @@ class Worker:
 
     async def _load(self, read_only_because: str) -> Loaded:
         status, started_ns = self.actor.status, self._clock.monotonic_ns()
+        meter = self._quota.new_meter()
 
         def progress(share: float) -> None:
             status.progress = share
@@ -95,14 +100,16 @@ class Worker:
                 self._clock,
                 progress=progress,
                 read_only_because=read_only_because,
+                meter=meter,
             )
 
         loaded, self._wal = await trio.to_thread.run_sync(load_here)
         self._report(loaded, (self._clock.monotonic_ns() - started_ns) / 1e9)
         self.actor.shard = Shard(
             loaded, self._wal, self._syncer, self._clock, self._settings.limits,
-            sync_interval_ms=self._settings.sync_interval_ms,
+            sync_interval_ms=self._settings.sync_interval_ms, allowed=self._quota.allowed,
         )  # fmt: skip
+        self._quota.loaded()
         status.state, status.progress = "ready" if self._wal is not None else "read_only", 1.0
         status.detail = "; ".join(loaded.problems)
         return loaded

@@ -55,6 +55,8 @@ class Settings:
     cors_origins: tuple[str, ...]  # whose pages may use it beside its own; "*": all
     keys: tuple[Key, ...]  # none: no authentication
     max_inflight_per_key: int  # 0: no bound
+    max_topics: int  # 0: no bound
+    max_total_bytes: int  # 0: no bound
     limits: Limits
 
     @property
@@ -246,6 +248,15 @@ MAX_INFLIGHT_PER_KEY = Variable(
     _integer(0, 1_000_000),
     "requests of one key at a time; 0 is no bound",
 )
+MAX_TOPICS = Variable(
+    "TOPICS_MAX_TOPICS", "100000", _integer(0, 1_000_000_000), "topics of this server; 0 is no bound"
+)
+MAX_TOTAL_BYTES = Variable(
+    "TOPICS_MAX_TOTAL_BYTES",
+    "0",
+    _bytes("0", "1048576GiB"),
+    "data and meta of all live records together; 0 is no bound",
+)
 MAX_BATCH_RECORDS = Variable(
     "TOPICS_MAX_BATCH_RECORDS", "10000", _integer(1, BATCH_RECORDS_MAX), "records in one write"
 )
@@ -275,6 +286,8 @@ VARIABLES: tuple[Variable[object], ...] = (
     ALLOWED_HOSTS,
     CORS_ORIGINS,
     MAX_INFLIGHT_PER_KEY,
+    MAX_TOPICS,
+    MAX_TOTAL_BYTES,
     MAX_BATCH_RECORDS,
     MAX_RECORD_BYTES,
     MAX_BODY_BYTES,
@@ -303,6 +316,8 @@ def load(environ: Mapping[str, str]) -> tuple[Settings, list[UnknownName]]:
         cors_origins=CORS_ORIGINS.read(environ),
         keys=_keys(environ),
         max_inflight_per_key=MAX_INFLIGHT_PER_KEY.read(environ),
+        max_topics=MAX_TOPICS.read(environ),
+        max_total_bytes=MAX_TOTAL_BYTES.read(environ),
         limits=Limits(
             batch_records=MAX_BATCH_RECORDS.read(environ),
             record_bytes=MAX_RECORD_BYTES.read(environ),

@@ -23,6 +23,7 @@ INTEGERS = {
     "TOPICS_MAX_BATCH_RECORDS": (10_000, 1, 65_534),
     "TOPICS_MAX_LIMIT": (1000, 1, 10_000),
     "TOPICS_MAX_INFLIGHT_PER_KEY": (1000, 0, 1_000_000),
+    "TOPICS_MAX_TOPICS": (100_000, 0, 1_000_000_000),
 }
 SIZES = {
     "TOPICS_WAL_FILE_BYTES": (64 * 1024**2, 1024**2, 1024**3),
@@ -31,6 +32,7 @@ SIZES = {
     "TOPICS_MAX_META_BYTES": (16 * 1024, 2, 1024**2),
     "TOPICS_MAX_TAG_BYTES": (256, 1, 4096),
     "TOPICS_MAX_NODE_BYTES": (128, 1, 1024),
+    "TOPICS_MAX_TOTAL_BYTES": (0, 0, 1024**5),
 }
 OTHERS = {
     "TOPICS_ALLOWED_HOSTS",
@@ -125,6 +127,8 @@ def test_every_variable_reaches_its_own_field() -> None:
         "TOPICS_MAX_NODE_BYTES": "12",
         "TOPICS_MAX_LIMIT": "13",
         "TOPICS_MAX_INFLIGHT_PER_KEY": "14",
+        "TOPICS_MAX_TOPICS": "15",
+        "TOPICS_MAX_TOTAL_BYTES": "16MiB",
     }
     assert set(given) == set(ROWS) - {"TOPICS_API_KEYS_FILE"}
     assert load(given)[0] == settings.Settings(
@@ -143,6 +147,8 @@ def test_every_variable_reaches_its_own_field() -> None:
         cors_origins=("https://b.example",),
         keys=parse_keys("k:read"),
         max_inflight_per_key=14,
+        max_topics=15,
+        max_total_bytes=16 * 1024**2,
         limits=Limits(
             batch_records=7,
             record_bytes=8,

@@ -80,6 +80,8 @@ class Op(IntEnum):
     LIST_TOPICS = 7
     STATUS = 8
     METRICS = 9
+    QUOTA_ASK = 10  # between shards, see quota.py
+    QUOTA_STATE = 11
 
 
 class Hello(msgspec.Struct, frozen=True, gc=False):
