@@ -43,6 +43,8 @@ WRITE_STALL_S: Final = 30.0
 LINGER_S: Final = 2.0
 HALF_CLOSED_S: Final = 1.0
 _FOREVER: Final = float("inf")
+# What a connection waits for most of the time: more to read, or the end.
+_PLAIN: Final = READABLE | PEER_CLOSED
 
 
 class Connection:
@@ -142,9 +144,12 @@ class Connection:
         if not data:
             self._on_peer_done()
         elif not self._lingering:
-            if self.idle:
-                self.deadline = time.monotonic() + HEAD_S
-            self._buffer = self._buffer + data if self._buffer else data
+            if self._buffer:
+                self._buffer += data
+            else:
+                self._buffer = data
+                if self._request is None and not self.wants_write:
+                    self.deadline = time.monotonic() + HEAD_S
             self.proceed()
 
     def on_half_closed(self) -> None:
@@ -175,7 +180,9 @@ class Connection:
                 self._lane.come_back(self)
         finally:
             self._running = False
-        if not self.closed:
+        if not self.closed and (
+            self.interest != _PLAIN or self._buffer or self.wants_write or self.peer_done
+        ):
             self._lane.rearm(self)
 
     def _step(self) -> bool:
@@ -212,7 +219,8 @@ class Connection:
             return False
         self._buffer = data[end:]
         self._handle(head)
-        return True
+        # One that waits for its answer has nothing more to do, unless more has come already.
+        return bool(self._buffer) or self._ticket is None
 
     def _refuse(self, error: BadRequest) -> None:
         """The last answer of this connection: what follows cannot be told from what went wrong."""
