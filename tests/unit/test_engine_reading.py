@@ -195,6 +195,16 @@ def test_a_budget_is_kept_where_every_other_record_is_passed_over(
         assert (result.count, result.size_bytes) == (fitting, fitting * sent)
 
 
+def test_records_written_after_a_delete_come_with_those_before_it(log: TopicLog) -> None:
+    append_json(log, *[PLAIN] * 3)
+    log.delete([(2, 2)])
+    append_json(log, *[PLAIN] * 3)
+    assert len(log.chunks) == 1
+    assert seqs(read(log, 0, ReadOptions())) == [1, 3, 4, 5, 6]
+    log.delete([(5, 5)])
+    assert seqs(read(log, 0, ReadOptions())) == [1, 3, 4, 6]
+
+
 def test_a_record_larger_than_the_budget_comes_alone(log: TopicLog) -> None:
     append_json(log, PLAIN, json.dumps({"data": "x" * 500}), PLAIN)
     pages = [seqs(read(log, cursor, ReadOptions(bytes_max=100))) for cursor in (0, 1, 2)]
