@@ -101,7 +101,9 @@ class Poller:
                     self._end_part()
                     if time.monotonic() > end:
                         break
-            self._end_part()
+            # What is done at the end may itself leave something to be done.
+            while self._at_end:
+                self._end_part()
         finally:
             self._awake = False
         return bool(events)
