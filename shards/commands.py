@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import cbor2
+import msgspec
 
 from shards import answers, requests
 from shards.allowance import Allowances, claim_bytes, claim_for_creation
@@ -19,7 +20,7 @@ from shards.wal.batch import Frame
 from topics.engine.config import ConfigPatch, TopicConfig, merged
 from topics.engine.idempotency import Remembered
 from topics.engine.limits import Limits
-from topics.engine.reading import ReadOptions, read
+from topics.engine.reading import read
 from topics.engine.run import Run, render
 from topics.engine.topic import TopicLog
 from topics.errors import InvalidRequest, NotReady, RecordTooLarge, TopicFull, TopicNotEmpty, TopicNotFound
@@ -236,9 +237,7 @@ def _diff(context: Context, command: Command) -> Answer:
     log.last_read_ts = context.now_ms
     options = request.options
     if options.nodes and not log.config.dedupe_node:
-        options = ReadOptions(
-            options.limit, options.bytes_max, frozenset(), options.include_tags, options.include_meta
-        )
+        options = msgspec.structs.replace(options, nodes=frozenset())
     result = read(log, request.from_seq, options)
     if request.wait_ms and not result.count and result.gap is None:
         if command.deadline_ns == 0:
