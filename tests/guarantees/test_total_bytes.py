@@ -149,3 +149,14 @@ def test_a_duplicate_is_recognised_when_nothing_more_fits() -> None:
     again = shard.write("a", "12345678", idempotency_key="k")
     assert (first.status, again.status, again.body["deduped"]) == (201, 200, True)
     assert shard.write("a", "1").status == 429
+
+
+def test_a_write_that_is_given_up_while_its_topic_is_created_leaves_nothing_set_aside() -> None:
+    shard = MeteredShard(SimDisk(), FakeClock(), maximum=10)
+    body = {"records": [{"data": "12345678"}]}
+    given_up = shard.submit(Op.WRITE, "new", body)
+    refused = shard.submit(Op.WRITE, "other", body)
+    assert refused.answer is not None
+    assert refused.answer.status == 429
+    shard.shard.forget(given_up)
+    assert shard.submit(Op.WRITE, "other", body).answer is None, "its topic is being created"
