@@ -38,7 +38,7 @@ async def read_json(gateway: Gateway, request: Request, *, empty_is_object: bool
 
 def check_content_type(request: Request) -> None:
     given = request.headers.raw(b"content-type") or b""
-    if not _is_json(given):
+    if given != b"application/json" and not _is_json(given):
         raise UnsupportedMediaType(
             "Content-Type must be application/json, in UTF-8",
             detail={"field": "Content-Type", "value": given.decode("latin-1")[:100]},

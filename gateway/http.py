@@ -82,7 +82,7 @@ class Response(msgspec.Struct):
 
 def path_of(target: bytes) -> bytes:
     """The path of a request target, which may be a whole URL when the client believes us a proxy."""
-    if target.startswith(b"/") or b"://" not in target:
+    if target[:1] == b"/" or b"://" not in target:
         return target
     _, slash, path = target.split(b"://", 1)[1].partition(b"/")
     return slash + path

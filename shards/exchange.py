@@ -66,12 +66,25 @@ class _Bulk:
         self.received_bytes = 0
 
 
-class _Waiter:
+class Ticket:
     """One request in flight: what has been sent of it, and what has come back."""
 
-    __slots__ = ("abandoned", "bulk", "credits", "error", "on_done", "reply", "sent", "wake")
+    __slots__ = (
+        "_exchange",
+        "abandoned",
+        "bulk",
+        "credits",
+        "error",
+        "id",
+        "on_done",
+        "reply",
+        "sent",
+        "wake",
+    )
 
-    def __init__(self, on_done: OnDone | None = None) -> None:
+    def __init__(self, exchange: "Exchange", id: int, on_done: OnDone | None = None) -> None:
+        self._exchange = exchange
+        self.id = id
         # Either somebody sleeps until there is news, or somebody is called when there is an answer.
         self.wake = trio.Event() if on_done is None else _NOBODY_SLEEPS
         self.on_done = on_done
@@ -91,6 +104,12 @@ class _Waiter:
         if not self.done:
             self.wake = trio.Event()
 
+    def cancel(self) -> None:
+        """Nobody wants the answer any more."""
+        if not self.done:
+            self.on_done = None
+            self._exchange.abandon(self)
+
     def finish(self, reply: Reply) -> None:
         self.reply = reply
         if self.on_done is not None:
@@ -106,23 +125,6 @@ class _Waiter:
             self.wake.set()
 
 
-class Ticket:
-    """A request in flight whose answer comes by a call."""
-
-    __slots__ = ("_connection", "_id", "_waiter")
-
-    def __init__(self, connection: "Exchange", id: int, waiter: _Waiter) -> None:
-        self._connection = connection
-        self._id = id
-        self._waiter = waiter
-
-    def cancel(self) -> None:
-        """Nobody wants the answer any more."""
-        if not self._waiter.done:
-            self._waiter.on_done = None
-            self._connection.abandon(self._id, self._waiter)
-
-
 class Exchange:
     """One connected socket after its hello: the queue out, the requests in flight, the parts in."""
 
@@ -133,9 +135,9 @@ class Exchange:
         self._sock = sock
         self._poller = poller
         self._decoder = decoder
-        self._waiters: dict[int, _Waiter] = {}
+        self._waiters: dict[int, Ticket] = {}
         # Bytes to send, and the request they belong to: one that is abandoned before it began is not sent.
-        self._queue: list[tuple[bytes, _Waiter | None]] = []
+        self._queue: list[tuple[bytes, Ticket | None]] = []
         self._queued_bytes = 0
         # What the socket has not taken of an earlier send.
         self._rest = memoryview(b"")
@@ -220,7 +222,7 @@ class Exchange:
         if self.lost is None:
             self._put(codec.encode(message), None)
 
-    def _put(self, data: bytes, waiter: _Waiter | None) -> None:
+    def _put(self, data: bytes, waiter: Ticket | None) -> None:
         if not self._queue and not self._rest:
             self._poller.at_end(self._flush)
         self._queue.append((data, waiter))
@@ -232,17 +234,18 @@ class Exchange:
             # Those who waited have been told; nobody would tell a latecomer.
             raise link_lost(self.shard, sent=False)
         self._check_room(len(body), bulk=bulk)
-        id, waiter = self._enter()
+        waiter = self._enter()
         try:
             if bulk:
-                await self._upload(BodyOpen(id, op, topic, arrived_ns, params, len(body)), body, waiter)
+                await self._upload(
+                    BodyOpen(waiter.id, op, topic, arrived_ns, params, len(body)), body, waiter
+                )
             else:
-                self._put(codec.encode_request(id, op, topic, arrived_ns, params, body), waiter)
+                self._put(codec.encode_request(waiter.id, op, topic, arrived_ns, params, body), waiter)
             while not waiter.done:
                 await waiter.news()
         finally:
-            if not waiter.done:
-                self.abandon(id, waiter)
+            waiter.cancel()
         if waiter.reply is not None:
             return waiter.reply
         raise waiter.error or errors.Internal("a request ended without reply or reason")
@@ -254,15 +257,15 @@ class Exchange:
         if self.lost is not None:
             raise link_lost(self.shard, sent=False)
         self._check_room(len(body), bulk=False)
-        id, waiter = self._enter(on_done)
-        self._put(codec.encode_request(id, op, topic, arrived_ns, params, body), waiter)
-        return Ticket(self, id, waiter)
+        ticket = self._enter(on_done)
+        self._put(codec.encode_request(ticket.id, op, topic, arrived_ns, params, body), ticket)
+        return ticket
 
-    def abandon(self, id: int, waiter: _Waiter) -> None:
-        waiter.abandoned = True
-        self._waiters.pop(id, None)
-        if waiter.sent:
-            self.post(Cancel(id))
+    def abandon(self, ticket: Ticket) -> None:
+        ticket.abandoned = True
+        self._waiters.pop(ticket.id, None)
+        if ticket.sent:
+            self.post(Cancel(ticket.id))
 
     def _check_room(self, body_bytes: int, *, bulk: bool) -> None:
         if len(self._waiters) >= REQUESTS_IN_FLIGHT_MAX:
@@ -273,15 +276,15 @@ class Exchange:
         if used and used + body_bytes > limit:
             raise throttled(self.shard, "bytes waiting to be sent", limit)
 
-    def _enter(self, on_done: OnDone | None = None) -> tuple[int, _Waiter]:
+    def _enter(self, on_done: OnDone | None = None) -> Ticket:
         while self._next_id in self._waiters:
             self._next_id = (self._next_id + 1) & U32_MAX
-        id, waiter = self._next_id, _Waiter(on_done)
+        id = self._next_id
         self._next_id = (id + 1) & U32_MAX
-        self._waiters[id] = waiter
-        return id, waiter
+        ticket = self._waiters[id] = Ticket(self, id, on_done)
+        return ticket
 
-    async def _upload(self, head: BodyOpen, body: bytes, waiter: _Waiter) -> None:
+    async def _upload(self, head: BodyOpen, body: bytes, waiter: Ticket) -> None:
         """Sends a body in parts as credits allow; ends early when the request is answered or lost."""
         self._upload_bytes += len(body)
         try:

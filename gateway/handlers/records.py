@@ -8,31 +8,26 @@ from gateway.context import Gateway
 from gateway.effects import Ask
 from gateway.handlers.relay import Relay, relay
 from gateway.http import Request
-from topics.engine.ids import check_topic_name
 from topics.engine.limits import IDEMPOTENCY_KEY_CHARS_MAX
 from topics.errors import InvalidRequest
 from topics.protocol.messages import Op
 
 
 def _write(gateway: Gateway, request: Request, path: Mapping[str, str], body: bytes) -> Ask:
-    topic = path["topic"]
-    check_topic_name(topic)
     params: dict[str, object] | None = None
     if request.query_string and (return_seqs := query.boolean(request, "return_seqs")) is not None:
         params = {"return_seqs": return_seqs}
     if (key := _idempotency_key(request)) is not None:
         params = {**(params or {}), "idempotency_key": key}
-    return relay(gateway, request, Op.WRITE, topic, params=params, body=body)
+    return relay(gateway, request, Op.WRITE, path["topic"], body, params)
 
 
 def _diff(gateway: Gateway, request: Request, path: Mapping[str, str], body: bytes) -> Ask:
-    check_topic_name(path["topic"])
-    return relay(gateway, request, Op.DIFF, path["topic"], body=body)
+    return relay(gateway, request, Op.DIFF, path["topic"], body)
 
 
 def _delete(gateway: Gateway, request: Request, path: Mapping[str, str], body: bytes) -> Ask:
-    check_topic_name(path["topic"])
-    return relay(gateway, request, Op.DELETE_RECORDS, path["topic"], body=body)
+    return relay(gateway, request, Op.DELETE_RECORDS, path["topic"], body)
 
 
 write: Final = Relay(_write)

@@ -12,6 +12,7 @@ from gateway.body import check_content_type, read_json
 from gateway.context import Gateway
 from gateway.effects import Ask
 from gateway.http import Request, Response, json_bytes
+from topics.engine.ids import check_topic_name
 from topics.protocol.messages import Op, Reply
 
 # Of a request, its path and its body; raises TopicsError.
@@ -44,10 +45,10 @@ def relay(
     request: Request,
     op: Op,
     topic: str,
-    *,
-    params: Mapping[str, object] | None = None,
     body: bytes = b"",
+    params: Mapping[str, object] | None = None,
 ) -> Ask:
+    check_topic_name(topic)
     return Ask(gateway.pool.link_for(topic), op, topic, params, body, request.arrived_ns)
 
 

@@ -17,7 +17,7 @@ from gateway.effects import Ask, AskEach
 from gateway.handlers.relay import Relay, as_response, relay
 from gateway.http import Request, Response, json_bytes, performance_block
 from topics import errors
-from topics.engine.ids import check_topic_name, is_topic_name
+from topics.engine.ids import is_topic_name
 from topics.engine.limits import LIST_PAGE_DEFAULT, LIST_PAGE_MAX, TOPIC_NAME_BYTES_MAX
 from topics.protocol.messages import Op, Reply
 from topics.protocol.strict_cbor import CborRefused, decode_value
@@ -29,19 +29,16 @@ _PAGE_CBOR_ITEMS_MAX: Final = 3 * (LIST_PAGE_MAX + 1) + 1
 
 
 def _put(gateway: Gateway, request: Request, path: Mapping[str, str], body: bytes) -> Ask:
-    check_topic_name(path["topic"])
-    return relay(gateway, request, Op.PUT_TOPIC, path["topic"], body=body)
+    return relay(gateway, request, Op.PUT_TOPIC, path["topic"], body)
 
 
 def _get(gateway: Gateway, request: Request, path: Mapping[str, str], body: bytes) -> Ask:
-    check_topic_name(path["topic"])
     touch = query.boolean(request, "touch")
     params = None if touch is None else {"touch": touch}
     return relay(gateway, request, Op.GET_TOPIC, path["topic"], params=params)
 
 
 def _delete(gateway: Gateway, request: Request, path: Mapping[str, str], body: bytes) -> Ask:
-    check_topic_name(path["topic"])
     if_empty = query.boolean(request, "if_empty")
     params = None if if_empty is None else {"if_empty": if_empty}
     return relay(gateway, request, Op.DELETE_TOPIC, path["topic"], params=params)
