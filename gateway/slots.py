@@ -8,7 +8,7 @@ Room for a body is held by its front door, until the request has ended.
 from collections import Counter
 from typing import Final
 
-from topics.errors import Throttled
+from topics.errors import LimitReached, Throttled
 
 RETRY_AFTER_S: Final = 1
 MIB: Final = 1024 * 1024
@@ -57,17 +57,11 @@ class Slots:
         if not key_digest or not self._inflight_per_key:
             return _UNCOUNTED
         if self._inflight[key_digest] >= self._inflight_per_key:
-            raise limit_reached("max_inflight_per_key", self._inflight_per_key, "requests of this key")
+            raise LimitReached(
+                "max_inflight_per_key", self._inflight_per_key, "requests of this key at a time"
+            )
         self._inflight[key_digest] += 1
         return Place(self._inflight, key_digest)
-
-
-def limit_reached(limit: str, maximum: int, what: str) -> Throttled:
-    return Throttled(
-        f"{what}: at most {maximum} at a time (TOPICS_{limit.upper()})",
-        retry_after_s=RETRY_AFTER_S,
-        detail={"limit": limit, "max": maximum},
-    )
 
 
 class BodyBudget:

@@ -16,9 +16,7 @@ from topics.engine.metering import growth
 from topics.engine.quota import Holding, Statement
 from topics.engine.run import Run
 from topics.engine.topic import TopicLog
-from topics.errors import Throttled, TopicsError
-
-RETRY_AFTER_S = 1
+from topics.errors import LimitReached, TopicsError
 
 
 class NeedsQuota(Exception):
@@ -95,12 +93,8 @@ class Allowance:
         self.holding.release(command)
         self._refused.pop(command, None)
 
-    def reached(self) -> Throttled:
-        return Throttled(
-            f"the server has no room for more: TOPICS_{self.limit.upper()} is {self.maximum}",
-            retry_after_s=RETRY_AFTER_S,
-            detail={"limit": self.limit, "max": self.maximum},
-        )
+    def reached(self) -> LimitReached:
+        return LimitReached(self.limit, self.maximum, "the server has no room for more")
 
     # -- whoever speaks with the owner
 

@@ -115,6 +115,17 @@ class Throttled(TopicsError):
     code, http_status = "throttled", 429
 
 
+class LimitReached(Throttled):
+    """A cap of the whole server, or of one key; `limit` is its variable's name without `TOPICS_`."""
+
+    def __init__(self, limit: str, maximum: int, what: str) -> None:
+        super().__init__(
+            f"{what}: at most {maximum} (TOPICS_{limit.upper()})",
+            retry_after_s=1,
+            detail={"limit": limit, "max": maximum},
+        )
+
+
 class NotReady(TopicsError):
     """The log is being replayed, a shard is down or cannot write: try again later."""
 
