@@ -284,7 +284,7 @@ class Connection:
             self._send(render_reply(reply, seconds, close=self._close_after))
         elif error is not None:
             self._send_response(with_length(error_response(error, request.arrived_ns)))
-        if self._buffer or self.wants_write or self.peer_done:
+        if self._buffer or self.wants_write or self.peer_done or self.interest != _PLAIN:
             self.proceed()
 
     def _advance(self, step: Callable[[Any], Effect[Any]], value: Any) -> None:

@@ -23,7 +23,7 @@ from gateway.lane.connection import RECEIVE_BYTES, Connection
 from gateway.lane.reactor import Reactor
 from tests.fakes.direct_client import gateway_over
 from tests.fakes.fake_shard import Answer, FakeShard, echo
-from topics.polling import Poller
+from topics.polling import READABLE, Poller
 from topics.protocol.messages import Op, Request
 
 MIB = 1 << 20
@@ -381,3 +381,22 @@ async def test_bodies_of_all_connections_share_bounded_room_and_give_it_back(
         await until(lambda: bodies.bytes_held == 2900)
     # A client that leaves in the middle gives its room back too.
     await until(lambda: bodies.bytes_held == 0)
+
+
+async def test_what_follows_the_last_request_is_read_away_so_that_its_answer_arrives(lane: Running) -> None:
+    """Something was sent ahead, so the connection was not listened to while it waited for its answer."""
+    gate = trio.Event()
+
+    async def waits(request: Request) -> Answer:
+        await gate.wait()
+        return await echo(request)
+
+    lane.shard.answer = waits
+    async with await lane.connect() as stream:
+        last = STATE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+        await stream.send_all(last + b"x" * 100)
+        await until(lambda: [bool(one.interest & READABLE) for one in lane.connections] == [False])
+        gate.set()
+        assert [status for status, _ in await answers(stream, 1)] == [200]
+        await until(lambda: [bool(one.interest & READABLE) for one in lane.connections] == [True])
+        await stream.send_all(b"x" * 100_000)
