@@ -20,7 +20,7 @@ BROKEN: Final = select.EPOLLERR | select.EPOLLHUP
 
 EVENTS_PER_SWEEP: Final = 64
 # What is collected for a peer leaves after so many events, so that the peer works while the rest is served.
-# With 32 connections 8 gave 1.6 times the writes/s of 64; fewer cost more sends than they gain.
+# How 8 was chosen, and how roughly: docs/adr/0005.
 EVENTS_PER_SEND: Final = 8
 TURN_S: Final = 0.005
 
