@@ -10,8 +10,9 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import trio
 
-from shards.client import ShardLink
+from shards.client import OnDone, ShardLink, Ticket
 from topics.errors import TopicsError
+from topics.protocol.codec import encode_params
 from topics.protocol.messages import Op, Reply
 
 T = TypeVar("T")
@@ -43,6 +44,11 @@ class Ask(Effect[Reply]):
         return await self.link.request(
             self.op, self.topic, self.params, self.body, arrived_ns=self.arrived_ns
         )
+
+    def submit(self, on_done: OnDone) -> Ticket:
+        """The same without waiting, for a body that fits one message."""
+        params = encode_params(self.params or {})
+        return self.link.submit(self.op, self.topic.encode(), params, self.body, self.arrived_ns, on_done)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ says (404, 409, 422). Whatever happens, `dispatch` returns a response.
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
@@ -18,11 +18,12 @@ from gateway.context import Gateway
 from gateway.effects import Ask, Handling
 from gateway.handlers import metrics, probes, records, topics
 from gateway.handlers.relay import Relay
-from gateway.http import BadEscape, Request, Response, error_response, percent_decode, with_length
+from gateway.http import BadEscape, Headers, Request, Response, error_response, percent_decode, with_length
 from gateway.keys import EVERYONE
 from gateway.origin import CHANGING_SCOPES
 from topics import errors
 from topics.histogram import Histogram
+from topics.protocol.codec import encode_params
 
 log = logging.getLogger(__name__)
 
@@ -110,38 +111,50 @@ _UNUSUAL: Final = frozenset(
 _REMEMBERED_BYTES_MAX: Final = 300
 
 
-class Direct(NamedTuple):
-    """A request that is one question to a shard. Whoever has it gives the place back."""
+class Short(NamedTuple):
+    """A request that is one question to a shard, as far as its head says; its body is the question's."""
 
-    ask: Ask
-    place: slots.Place
+    route: Route
+    path: Mapping[str, str]
+    ask: Ask  # without a body
+    topic: bytes
+    params: bytes
 
 
-def direct(gateway: Gateway, request: Request, body: bytes) -> Direct | None:
-    """The short way for a request whose body is whole. None: anything else, also every refusal.
+def short_way(gateway: Gateway, request: Request) -> Short | None:
+    """The short way for a request, judged by its head. None: anything else, also every refusal.
 
     The same checks as in `dispatch`, which is to be used when there is no short way.
     """
-    if gateway.draining or gateway.origins.cors_origins or request.headers.any_of(_UNUSUAL):
+    if gateway.origins.cors_origins or request.headers.any_of(_UNUSUAL):
         return None
     try:
         place, path = _locate(request.raw_path)
         route = place.routes.get(request.method) if place is not None else None
         if route is None or not isinstance(route.handler, Relay):
             return None
-        caller = EVERYONE
-        if gateway.keys.enabled:
-            caller = auth.authorise(gateway.keys, auth.bearer_token(request.headers), route.scope, path)
-        ask = route.handler.ask(gateway, request, path, body)
-        if ask is None:
-            return None
-        if caller.limited:
-            auth.check_ask(caller, ask)
-        held = gateway.slots.request(caller.key_digest)
+        ask = route.handler.ask(gateway, request, path)
     except errors.TopicsError:
         return None
-    request.route = route.title
-    return Direct(ask, held)
+    return Short(route, path, ask, ask.topic.encode(), encode_params(ask.params or {}))
+
+
+def admitted(gateway: Gateway, short: Short, headers: Headers, body: bytes) -> slots.Place | None:
+    """The place of a request that goes the short way; whoever has it gives it back. None: the long way."""
+    relay = short.route.handler
+    assert isinstance(relay, Relay)
+    if gateway.draining or (relay.takes_body and not 0 < len(body) <= gateway.limits.body_bytes):
+        return None
+    if not gateway.keys.enabled:
+        return gateway.slots.request(EVERYONE.key_digest)
+    try:
+        token = auth.bearer_token(headers)
+        caller = auth.authorise(gateway.keys, token, short.route.scope, short.path)
+        if caller.limited:
+            auth.check_ask(caller, replace(short.ask, body=body))
+        return gateway.slots.request(caller.key_digest)
+    except errors.TopicsError:
+        return None
 
 
 def note_latency(gateway: Gateway, request: Request) -> None:

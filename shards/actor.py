@@ -10,6 +10,7 @@ import os
 import select
 import socket
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import cbor2
@@ -184,7 +185,12 @@ class Actor:
             )
 
         for name, queue in self.mailbox.turns(priority):
-            for _ in range(min(len(queue), TURN_COMMANDS)):
+            turn = min(len(queue), TURN_COMMANDS)
+            if turn > 1:
+                run = shard.execute_row(name, list(islice(queue, turn)))
+                self.mailbox.take(name, run)
+                turn -= run
+            for _ in range(turn):
                 command = queue[0]
                 now_ns = clock()
                 if now_ns > end_ns:

@@ -35,6 +35,15 @@ def write_answer(
     return Answer(201 if created else 200, [body], logged=True, synced=synced)
 
 
+def single_write_answer(log: TopicLog, seq: int) -> Answer:
+    """To a write of one record, as if nothing had been written behind it yet."""
+    body = (
+        b'{"topic":"%b","first_seq":%d,"last_seq":%d,"seqs":[%d],"head_seq":%d,"count":1,"created":false,'
+        b'"deduped":false'
+    ) % (log.name.encode(), seq, seq, seq, seq)
+    return Answer(200, [body], logged=True, synced=log.config.durable)
+
+
 def diff_answer(log: TopicLog, result: ReadResult) -> Answer:
     head = b'{"topic":"%b","records":[' % log.name.encode()
     tombstone = b"null" if result.gap is None else _tombstone(log, result.gap)

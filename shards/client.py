@@ -22,7 +22,7 @@ from topics.protocol.codec import Decoder, ProtocolError
 from topics.protocol.messages import PROTOCOL_VERSION, Drain, Hello, Message, Op, Reply
 from topics.protocol.peer import peer_uid
 
-__all__ = ["ShardLink", "ShardPool", "Ticket"]
+__all__ = ["OnDone", "ShardLink", "ShardPool", "Ticket"]
 
 log = logging.getLogger(__name__)
 
@@ -140,20 +140,13 @@ class ShardLink:
         )
 
     def submit(
-        self,
-        op: Op,
-        topic: str,
-        params: Mapping[str, object] | None,
-        body: bytes,
-        arrived_ns: int,
-        on_done: OnDone,
+        self, op: Op, topic: bytes, params: bytes, body: bytes, arrived_ns: int, on_done: OnDone
     ) -> Ticket:
-        """Like `request`, without waiting: `on_done` is called later. For bodies that fit one message."""
+        """Like `request`, encoded, and without waiting. For bodies that fit one message."""
         connection = self._connection
         if connection is None:
             raise link_lost(self.shard, sent=False)
-        encoded = codec.encode_params(params) if params else b""
-        return connection.submit(op, topic.encode(), encoded, body, arrived_ns, on_done)
+        return connection.submit(op, topic, params, body, arrived_ns, on_done)
 
     async def drain(self) -> None:
         """Asks the shard to answer this link's parked long-polls now."""

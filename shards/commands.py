@@ -101,8 +101,13 @@ def _may_write(context: Context, length: int = 0) -> None:
             "this shard cannot write to its log; it is read-only until it was restarted",
             detail={"reason": "read_only", "outcome": "not_applied"},
         )
-    if context.room_bytes - context.frame_bytes < length + _FRAME_OVERHEAD_BYTES:
+    if not has_room(context, length):
         raise NeedsRoom(context.frame_bytes + length + _FRAME_OVERHEAD_BYTES)
+
+
+def has_room(context: Context, length: int) -> bool:
+    """Whether the log has room for a frame of this length, beside those of the group."""
+    return context.room_bytes - context.frame_bytes >= length + _FRAME_OVERHEAD_BYTES
 
 
 def _write(context: Context, command: Command) -> Answer:
@@ -138,7 +143,7 @@ def _write(context: Context, command: Command) -> Answer:
     _may_write(context, 0 if topic.ephemeral else run.stored_bytes_max() + RESERVE_BYTES)
     if context.allowed.bytes is not None:
         claim_bytes(context.allowed.bytes, command, log, run)
-    _apply_append(context, topic, run, request.key)
+    append_run(context, topic, run, request.key)
     return answers.write_answer(
         topic, first_seq=run.first_seq, count=run.count, created=command.created, deduped=False, seqs=seqs,
         synced=log.config.durable,
@@ -207,7 +212,8 @@ def check_fits(config: TopicConfig, run: Run, *, count: int, bytes_: int, topic:
             )
 
 
-def _apply_append(context: Context, topic: TopicState, run: Run, key: bytes) -> None:
+def append_run(context: Context, topic: TopicState, run: Run, key: bytes) -> None:
+    """Add what was checked; nothing can be refused any more."""
     log = topic.log
     log.append(run)
     log.evict_to_caps()

@@ -53,11 +53,11 @@ class Mailbox:
         for name in names:
             yield name, self._queues[name]
 
-    def take(self, topic: str) -> None:
-        """The topic's first command has been run."""
+    def take(self, topic: str, count: int = 1) -> None:
+        """So many of the topic's commands have been run, from the first on."""
         queue = self._queues[topic]
-        command = queue.popleft()
-        self.commands -= 1
-        self.bytes -= command.size_bytes
+        for _ in range(count):
+            self.bytes -= queue.popleft().size_bytes
+        self.commands -= count
         if not queue:
             del self._queues[topic]

@@ -46,7 +46,7 @@ class DeleteBody(msgspec.Struct, gc=False):
     match: str | list[str] | UnsetType = UNSET
 
 
-_write_decoder = msgspec.json.Decoder(WriteBody)
+write_decoder = msgspec.json.Decoder(WriteBody)
 _diff_decoder = msgspec.json.Decoder(DiffBody)
 _delete_decoder = msgspec.json.Decoder(DeleteBody)
 
@@ -75,7 +75,7 @@ Decoded: TypeAlias = Write | Diff | Delete | ConfigPatch
 
 
 def decode_write(body: bytes, header_key: object, limits: Limits) -> Write:
-    parsed = decode_body(_write_decoder, body)
+    parsed = decode_body(write_decoder, body)
     plain = check_records(parsed.records, limits)
     if parsed.node is not UNSET:
         check_text(parsed.node, "node", limits.node_bytes, "TOPICS_MAX_NODE_BYTES")

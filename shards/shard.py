@@ -14,6 +14,7 @@ sockets, queues and waiting.
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shards import answers
@@ -24,6 +25,7 @@ from shards.commands import Context, Continues, NeedsRoom, NeedsSync, Waits, han
 from shards.load import Loaded
 from shards.metrics import FSYNC_BUCKETS_US, topic_rows, totals
 from shards.state import CLEAN_AFTER_MS, TopicState
+from shards.streak import run_in_a_row
 from shards.waiting import LongPolls
 from shards.wal import frame as frames
 from shards.wal.sync import Syncer
@@ -116,14 +118,32 @@ class Shard:
             self.ready.again.append(command)
             return True
         except Exception as error:
-            # Memory may be half changed. The log is not, so the shard goes back to what it says.
-            log.exception("command.failed", extra={"op": command.op.name, "topic": command.topic})
-            command.answer = Answer.of_error(Internal("an internal error; it has been logged"))
-            self._finish(command, context.now_ns)
-            self._fail_group(WalFailed(f"an internal error: {type(error).__name__}", final=False))
+            self._fail_commands([command], error)
             return True
         self._executed.append(command)
         return True
+
+    def execute_row(self, name: str, commands: Sequence[Command]) -> int:
+        """Run ordinary writes of one topic at once, from the first command on; how many were run."""
+        self._read_clock()
+        now_ns = self._context.now_ns
+        for command in commands:
+            command.waited_ns = now_ns - command.taken_ns
+        try:
+            row = run_in_a_row(self._context, name, commands)
+        except Exception as error:
+            self._fail_commands(commands, error)
+            return len(commands)
+        self._executed += row
+        return len(row)
+
+    def _fail_commands(self, commands: Sequence[Command], error: Exception) -> None:
+        """Memory may be half changed. The log is not, so the shard goes back to what it says."""
+        log.exception("command.failed", extra={"op": commands[0].op.name, "topic": commands[0].topic})
+        for command in commands:
+            command.answer = Answer.of_error(Internal("an internal error; it has been logged"))
+            self._finish(command, self._context.now_ns)
+        self._fail_group(WalFailed(f"an internal error: {type(error).__name__}", final=False))
 
     def _make_room(self, command: Command, length: int) -> bool:
         assert self._wal is not None

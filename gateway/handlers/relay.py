@@ -31,13 +31,11 @@ class Relay:
             body = await read_json(gateway, request, empty_is_object=self.empty_is_object)
         return as_response(await self.question(gateway, request, path, body))
 
-    def ask(self, gateway: Gateway, request: Request, path: Mapping[str, str], body: bytes) -> Ask | None:
-        """The question, for a body that is whole and not encoded; None if that is not all there is to it."""
+    def ask(self, gateway: Gateway, request: Request, path: Mapping[str, str]) -> Ask:
+        """The question without its body, for a body that is there and not encoded. Raises TopicsError."""
         if self.takes_body:
-            if not body or len(body) > gateway.limits.body_bytes:
-                return None
             check_content_type(request)
-        return self.question(gateway, request, path, body)
+        return self.question(gateway, request, path, b"")
 
 
 def relay(

@@ -15,18 +15,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.effects import Ask, Effect, Handling, ReadBody
-from gateway.http import Headers, Request, Response, error_response, path_of, retry_after, with_length
+from gateway.http import Request, Response, error_response, retry_after, with_length
 from gateway.lane.incoming import Incoming
 from gateway.lane.lane import Lane
 from gateway.lane.outlet import Outlet
-from gateway.lane.parsing import H2_PREFACE, BadRequest, Head, head_end, parse_head, without_empty_lines
+from gateway.lane.parsing import H2_PREFACE, BadRequest, Head, head_end, without_empty_lines
 from gateway.lane.rendering import render, render_reply
-from gateway.routes import note_latency
+from gateway.routes import admitted, note_latency
 from topics.errors import InvalidRequest, TopicsError
 from topics.polling import BROKEN, PEER_CLOSED, READABLE, WRITABLE
 from topics.protocol.messages import INLINE_BYTES_MAX, Reply
 
 if TYPE_CHECKING:
+    from gateway.lane.openings import Opening
     from gateway.slots import Place
     from shards.client import Ticket
 
@@ -147,10 +148,21 @@ class Connection:
             if self._buffer:
                 self._buffer += data
             else:
-                self._buffer = data
                 if self._request is None and not self.wants_write:
+                    if self._take_known(data):
+                        return
                     self.deadline = time.monotonic() + HEAD_S
+                self._buffer = data
             self.proceed()
+
+    def _take_known(self, data: bytes) -> bool:
+        """Most requests are like others before them, come whole and alone, and ask one shard."""
+        end = data.find(b"\r\n\r\n") + 4
+        opening = self._lane.openings.known.get(data[:end])
+        if opening is None or opening.head.length != len(data) - end or self.interest != _PLAIN:
+            return False
+        self._untouched = False
+        return not self._close_after and self._ask_directly(opening, data[end:])
 
     def on_half_closed(self) -> None:
         """The peer sends no more. It may still want its answers; if it has left, it will not take them."""
@@ -213,12 +225,12 @@ class Connection:
         end = head_end(data)
         if end < 0:
             return False
-        head = parse_head(data[:end] if end < len(data) else data)
-        if head.upgrade:
+        opening = self._lane.openings.of(data[:end] if end < len(data) else data)
+        if opening.head.upgrade:
             self._lane.hand_over(self, data)
             return False
         self._buffer = data[end:]
-        self._handle(head)
+        self._handle(opening)
         # One that waits for its answer has nothing more to do, unless more has come already.
         return bool(self._buffer) or self._ticket is None
 
@@ -232,60 +244,65 @@ class Connection:
 
     # -- handling
 
-    def _handle(self, head: Head) -> None:
-        path, _, query = path_of(head.target).partition(b"?")
-        request = Request(
-            head.method.decode("ascii"), path, query, Headers.of_lower(head.headers), time.monotonic_ns()
-        )
+    def _handle(self, opening: "Opening") -> None:
+        head, buffer = opening.head, self._buffer
+        if not head.chunked and head.length <= min(len(buffer), INLINE_BYTES_MAX):
+            body = buffer if len(buffer) == head.length else buffer[: head.length]
+            if self._ask_directly(opening, body):
+                self._buffer = buffer[head.length :]
+                return
+        request = opening.request(time.monotonic_ns())
+        self._take_up(head, request)
+        self._incoming = Incoming(head, self._lane.gateway.bodies)
+        self._handling = self._lane.handle(request)
+        self._advance(self._handling.send, None)
+
+    def _take_up(self, head: Head, request: Request) -> None:
         self._head, self._request = head, request
         self.deadline = time.monotonic() + HALF_CLOSED_S if self.half_closed else _FOREVER
         self._lane.gateway.under_way += 1
-        whole = not head.chunked and head.length <= min(len(self._buffer), INLINE_BYTES_MAX)
-        if not whole or not self._ask_directly(request, head.length):
-            self._incoming = Incoming(head, self._lane.gateway.bodies)
-            self._handling = self._lane.handle(request)
-            self._advance(self._handling.send, None)
 
-    def _ask_directly(self, request: Request, length: int) -> bool:
-        """Most requests are one question to a shard, and their bodies came with their heads."""
-        buffer = self._buffer
-        direct = self._lane.direct(request, buffer if len(buffer) == length else buffer[:length])
-        if direct is None:
+    def _ask_directly(self, opening: "Opening", body: bytes) -> bool:
+        """Whether the request is on its way to a shard; if not, a handler is needed."""
+        short = opening.short
+        if short is None:
             return False
-        ask = direct.ask
+        place = admitted(self._lane.gateway, short, opening.headers, body)
+        if place is None:
+            return False
+        request = opening.request(time.monotonic_ns())
+        ask = short.ask
         try:
             self._ticket = ask.link.submit(
-                ask.op, ask.topic, ask.params, ask.body, ask.arrived_ns, self._on_reply
+                ask.op, short.topic, short.params, body, request.arrived_ns, self.take_reply
             )
         except TopicsError:
             # The handler will meet the same, and knows how to say it.
-            direct.place.give_back()
+            place.give_back()
             return False
-        self._place = direct.place
-        self._buffer = buffer[length:]
+        request.route = short.route.title
+        self._place = place
+        self._take_up(opening.head, request)
         return True
-
-    def _on_reply(self, reply: Reply | None, error: TopicsError | None) -> None:
-        try:
-            self.take_reply(reply, error)
-        except Exception:
-            log.exception("connection.failed")
-            self.close()
 
     def take_reply(self, reply: Reply | None, error: TopicsError | None) -> None:
         """The answer to a question that was asked directly."""
-        self._ticket = None
-        request = self._request
-        assert request is not None
-        note_latency(self._lane.gateway, request)
-        self._end_request()
-        if reply is not None:
-            seconds = retry_after(reply.status, reply.retry_after_s)
-            self._send(render_reply(reply, seconds, close=self._close_after))
-        elif error is not None:
-            self._send_response(with_length(error_response(error, request.arrived_ns)))
-        if self._buffer or self.wants_write or self.peer_done or self.interest != _PLAIN:
-            self.proceed()
+        try:
+            self._ticket = None
+            request = self._request
+            assert request is not None
+            note_latency(self._lane.gateway, request)
+            self._end_request()
+            if reply is not None:
+                seconds = retry_after(reply.status, reply.retry_after_s)
+                self._send(render_reply(reply, seconds, close=self._close_after))
+            elif error is not None:
+                self._send_response(with_length(error_response(error, request.arrived_ns)))
+            if self._buffer or self.wants_write or self.peer_done or self.interest != _PLAIN:
+                self.proceed()
+        except Exception:
+            log.exception("connection.failed")
+            self.close()
 
     def _advance(self, step: Callable[[Any], Effect[Any]], value: Any) -> None:
         """Run the handler until it waits for something that is not there yet, or has its response."""
@@ -304,14 +321,7 @@ class Connection:
                         return
                     step, value = handling.send, body
                 elif isinstance(effect, Ask) and len(effect.body) <= INLINE_BYTES_MAX:
-                    self._ticket = effect.link.submit(
-                        effect.op,
-                        effect.topic,
-                        effect.params,
-                        effect.body,
-                        effect.arrived_ns,
-                        partial(self._lane.resume, self),
-                    )
+                    self._ticket = effect.submit(partial(self._lane.resume, self))
                     return
                 else:
                     self._lane.in_task(self, effect)

@@ -8,13 +8,13 @@ from gateway.http import Request, Response
 if TYPE_CHECKING:
     from gateway.context import Gateway
     from gateway.lane.connection import Connection
-    from gateway.routes import Direct
+    from gateway.lane.openings import Openings
 
 
 class Lane(Protocol):
     gateway: "Gateway"
+    openings: "Openings"
 
-    def direct(self, request: Request, body: bytes) -> "Direct | None": ...
     def handle(self, request: Request) -> Handling[Response]: ...
     def in_task(self, connection: "Connection", effect: Effect[Any]) -> None: ...
     def hand_over(self, connection: "Connection", data: bytes) -> None: ...

@@ -18,7 +18,8 @@ from gateway.context import Gateway
 from gateway.effects import Ask, AskEach, Effect, Handling, InThread
 from gateway.http import Request, Response
 from gateway.lane.connection import Connection
-from gateway.routes import Direct, direct, dispatch
+from gateway.lane.openings import Openings
+from gateway.routes import dispatch
 from topics.polling import PEER_CLOSED, READABLE, WRITABLE, Poller
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Reactor:
         serve_here: bool = True,
     ) -> None:
         self.gateway = gateway
+        self.openings = Openings(gateway)
         self._listener = listener
         self._give_away = hand_over
         self._poller = poller
@@ -126,9 +128,6 @@ class Reactor:
                 self._guard(connection, connection.on_deadline)
 
     # -- what connections ask for
-
-    def direct(self, request: Request, body: bytes) -> Direct | None:
-        return direct(self.gateway, request, body)
 
     def handle(self, request: Request) -> Handling[Response]:
         return dispatch(self.gateway, request)

@@ -18,6 +18,7 @@ from gateway.effects import Effect, Handling, InThread, ReadBody
 from gateway.http import Request, Response, error_response
 from gateway.lane import connection as lane_connection
 from gateway.lane.connection import RECEIVE_BYTES, Connection
+from gateway.lane.openings import Openings
 from gateway.lane.parsing import H2_PREFACE
 from shards.client import ShardPool
 from topics.engine.limits import Limits
@@ -51,8 +52,8 @@ class NotesLane:
     unfinished: list[Connection] = field(default_factory=list)
     reading: bool = True  # what the reactor's epoll would wait for; it only learns that by `rearm`
 
-    def direct(self, request: Request, body: bytes) -> None:
-        """Everything goes to the handler here."""
+    def __post_init__(self) -> None:
+        self.openings = Openings(self.gateway)
 
     def handle(self, request: Request) -> Handling[Response]:
         return self._answer(request)

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from gateway import routes
 from gateway.context import Gateway
 from gateway.effects import Handling
 from gateway.http import Request, Response
 from gateway.keys import KeyStore
+from gateway.lane import openings as lane_openings
 from gateway.lane import reactor as lane_reactor
 from gateway.lane.reactor import Reactor
 from gateway.slots import Slots
@@ -73,8 +75,9 @@ async def odd(request: ShardRequest) -> Answer:
 
 
 class Lane:
-    def __init__(self, port: int, gateway: Gateway, shard: FakeShard) -> None:
-        self.port, self.gateway, self.shard = port, gateway, shard
+    def __init__(self, port: int, reactor: Reactor, shard: FakeShard) -> None:
+        self.port, self.reactor, self.shard = port, reactor, shard
+        self.gateway = reactor.gateway
         self.handled = 0
 
     async def ask(self, line: str, headers: str, body: str) -> bytes:
@@ -102,8 +105,9 @@ async def lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     async with gateway_over([shard]) as client, trio.open_nursery() as nursery:
         poller = Poller()
         await nursery.start(poller.run)
-        await nursery.start(Reactor(client.gateway, listener, lambda *_: None, poller).run)
-        lane = Lane(listener.getsockname()[1], client.gateway, shard)
+        reactor = Reactor(client.gateway, listener, lambda *_: None, poller)
+        await nursery.start(reactor.run)
+        lane = Lane(listener.getsockname()[1], reactor, shard)
 
         def counted(gateway: Gateway, request: Request) -> Handling[Response]:
             lane.handled += 1
@@ -186,3 +190,53 @@ async def test_a_lost_shard_is_told_on_both_ways(lane: Lane) -> None:
     link._connection = None
     for way in ("", THE_LONG_WAY):
         assert b'"not_applied"' in await lane.ask("GET /v0/topics/a", way, "")
+
+
+async def test_a_head_that_came_before_means_the_same_again(lane: Lane) -> None:
+    for line, headers, body in REQUESTS:
+        first, again = [await lane.ask(line, headers, body) for _ in range(2)]
+        assert first == again, line
+    assert lane.reactor.openings.known
+
+
+async def test_a_known_head_with_its_body_in_pieces_is_the_same_request(lane: Lane) -> None:
+    text = f"POST /v0/topics/a HTTP/1.1\r\nHost: a\r\n{JSON}Content-Length: 2\r\n\r\n{{}}".encode()
+    async with await trio.open_tcp_stream("127.0.0.1", lane.port) as stream:
+        for cut in (len(text), *range(1, len(text)), len(text)):
+            lane.shard.requests.clear()
+            await stream.send_all(text[:cut])
+            await trio.testing.wait_all_tasks_blocked(0.001)
+            await stream.send_all(text[cut:])
+            with trio.fail_after(5):
+                assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
+            assert [request.body for request in lane.shard.requests] == [b"{}"]
+        # Two at once, the second with a body that is none of the first one's business.
+        await stream.send_all(text + text)
+        await lane.shard.wait_until(lambda: len(lane.shard.requests) == 3)
+
+
+@pytest.mark.parametrize(
+    "headers", ["Authorization: Bearer k", "Cookie: k", "X-Api-Key: k", "Proxy-Authorization: k", "X: k"]
+)
+async def test_a_head_that_may_hold_a_secret_is_not_remembered(lane: Lane, headers: str) -> None:
+    await lane.ask("GET /v0/topics/a", headers + "\r\n", "")
+    await lane.ask("GET /v0/topics/a?token=k", "", "")
+    assert not lane.reactor.openings.known
+
+
+async def test_remembered_heads_are_bounded(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane_openings, "REMEMBERED_MAX", 4)
+    for number in range(10):
+        await lane.ask(f"GET /v0/topics/{number}", "", "")
+        await lane.ask(f"GET /v0/topics/{'n' * 1000}{number}", "", "")
+    assert 0 < len(lane.reactor.openings.known) <= 4
+
+
+async def test_a_known_head_is_refused_when_its_caller_is(lane: Lane) -> None:
+    """What is remembered of a head is not who may use it."""
+    assert (await lane.ask("GET /v0/topics/a", "", "")).startswith(b"HTTP/1.1 200")
+    lane.gateway.keys = KeyStore(KEYS)
+    assert (await lane.ask("GET /v0/topics/a", "", "")).startswith(b"HTTP/1.1 401")
+    lane.gateway.keys = KeyStore()
+    lane.gateway.draining = True
+    assert (await lane.ask("GET /v0/topics/a", "", "")).startswith(b"HTTP/1.1 503")

@@ -297,7 +297,7 @@ async def test_what_is_sent_ahead_of_an_answer_is_read_within_bounds(lane: Runni
         assert len(connection._buffer) <= RECEIVE_BYTES
 
 
-@pytest.mark.parametrize("where", ["proceed", "take_reply", "on_deadline"])
+@pytest.mark.parametrize("where", ["proceed", "_send", "on_deadline"])
 async def test_a_failure_inside_one_connection_ends_that_connection_alone(
     lane: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
 ) -> None:
