@@ -5,12 +5,13 @@ one or a counting one behind the same interface.
 
 Kept here and nowhere else:
   * Paths are relative to the disk's root and use "/".
-  * `pwrite` may write less than it was given; callers loop.
+  * `pwrite` and `pwritev` may write less than they were given; callers loop.
   * A name created, renamed or removed is durable only after `fsync_dir` of its directory.
 """
 
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +25,7 @@ class Disk(Protocol):
     def close(self, fd: Fd) -> None: ...
     def pread(self, fd: Fd, length: int, offset: int) -> bytes: ...
     def pwrite(self, fd: Fd, data: bytes | memoryview, offset: int) -> int: ...
+    def pwritev(self, fd: Fd, parts: Sequence[bytes], offset: int) -> int: ...
     def fdatasync(self, fd: Fd) -> None: ...
     def truncate(self, fd: Fd, length: int) -> None: ...
     def fallocate(self, fd: Fd, offset: int, length: int) -> None: ...
@@ -55,6 +57,9 @@ class RealDisk:
 
     def pwrite(self, fd: Fd, data: bytes | memoryview, offset: int) -> int:
         return os.pwrite(fd, data, offset)
+
+    def pwritev(self, fd: Fd, parts: Sequence[bytes], offset: int) -> int:
+        return os.pwritev(fd, parts, offset)
 
     def fdatasync(self, fd: Fd) -> None:
         os.fdatasync(fd)

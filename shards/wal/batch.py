@@ -98,8 +98,8 @@ def encode(
     durable: int,
     predecessor: int,
     time_ms: int,
-) -> tuple[bytes, int]:
-    """The bytes of a batch and its identity."""
+) -> tuple[list[bytes], int]:
+    """The bytes of a batch, in parts so that large bodies are not copied, and its identity."""
     directory = b"".join(
         _ENTRY.pack(
             f.kind, f.flags, 0, len(f.body), f.topic_id, f.first_seq, f.count, xxh3_64_intdigest(f.body)
@@ -128,7 +128,7 @@ def encode(
     parts = [head, _CHECKSUM.pack(identity)]
     parts += [f.body for f in frames]
     parts += [tail, _CHECKSUM.pack(xxh3_64_intdigest(tail))]
-    return b"".join(parts), identity
+    return parts, identity
 
 
 def batch_overhead(frames: int) -> int:

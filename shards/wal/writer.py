@@ -20,6 +20,9 @@ from shards.wal import batch as codec
 from shards.wal.batch import Frame
 
 MIB = 1024 * 1024
+# Parts of this size on average are handed to the kernel as they are; joining smaller ones is cheaper.
+_LARGE_PART_BYTES = 4096
+_PARTS_MAX = 512
 
 
 class WalFailed(Exception):
@@ -165,7 +168,7 @@ class WalWriter:
         """Write one batch; returns its number. After a failure nothing of it counts."""
         self._refuse_if_failed()
         number = self.batch + 1
-        data, identity = codec.encode(
+        parts, identity = codec.encode(
             frames,
             number=number,
             session=self.session,
@@ -174,18 +177,19 @@ class WalWriter:
             predecessor=self._identity,
             time_ms=now_ms,
         )
+        length = sum(map(len, parts))
         try:
-            self.reserve(len(data))
+            self.reserve(length)
         except WalFailed as failed:
             # The caller's memory is ahead of the log now; only a reload makes them equal again.
             self.failure = failed
             raise
-        self._write(data)
+        self._write(parts, length)
         self.batch, self._identity = number, identity
         self.frames += len(frames)
         self.batches += 1
-        self.bytes_written += len(data)
-        self._written_since_sync += len(data)
+        self.bytes_written += length
+        self._written_since_sync += length
         return number
 
     @property
@@ -268,14 +272,17 @@ class WalWriter:
                 self._disk.close(unused.fd)
                 self._disk.unlink(file_name(self._options.directory, unused.file))
 
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        offset = self._position
+    def _write(self, parts: list[bytes], length: int) -> None:
+        offset, end = self._position, self._position + length
         try:
-            while view:
-                written = self._disk.pwrite(self._fd, view, offset)
-                view = view[written:]
-                offset += written
+            if len(parts) <= _PARTS_MAX and length >= _LARGE_PART_BYTES * len(parts):
+                offset += self._disk.pwritev(self._fd, parts, offset)
+            if offset < end:
+                rest = memoryview(b"".join(parts))[offset - self._position :]
+                while rest:
+                    written = self._disk.pwrite(self._fd, rest, offset)
+                    rest = rest[written:]
+                    offset += written
         except OSError as error:
             # Nothing may follow an abandoned batch in its file, so whatever comes starts a new one.
             raise self._failed(error, "write to", must_reload=True) from error

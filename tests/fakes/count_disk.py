@@ -1,6 +1,7 @@
 """A disk that counts what it is asked: calls and bytes by kind, and nothing else changed."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from shards.disk import Disk, Fd
 
@@ -36,6 +37,9 @@ class CountDisk:
         taken = self.inner.pwrite(fd, data, offset)
         self.bytes["pwrite"] += taken
         return taken
+
+    def pwritev(self, fd: Fd, parts: Sequence[bytes], offset: int) -> int:
+        return self.pwrite(fd, b"".join(parts), offset)
 
     def fdatasync(self, fd: Fd) -> None:
         self.calls["fdatasync"] += 1

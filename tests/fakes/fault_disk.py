@@ -8,6 +8,7 @@ Kept here and nowhere else:
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shards.disk import Disk, Fd
@@ -101,6 +102,9 @@ class FaultDisk:
             taken = self.inner.pwrite(fd, data[: fault.accept_bytes], offset)
         self._raise(fault, self._path(fd))
         return taken
+
+    def pwritev(self, fd: Fd, parts: Sequence[bytes], offset: int) -> int:
+        return self.pwrite(fd, b"".join(parts), offset)
 
     def fdatasync(self, fd: Fd) -> None:
         fault = self._due("fdatasync", self._path(fd))

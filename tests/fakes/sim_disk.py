@@ -14,7 +14,7 @@ Decided elsewhere: how writes tear and which subsets are tried (crash_variants.p
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -159,6 +159,9 @@ class SimDisk:
             if taken:
                 opened.file.change(Write(offset, taken))
         return len(taken)
+
+    def pwritev(self, fd: Fd, parts: Sequence[bytes], offset: int) -> int:
+        return self.pwrite(fd, b"".join(parts), offset)
 
     def fdatasync(self, fd: Fd) -> None:
         opened = self._opened(fd)

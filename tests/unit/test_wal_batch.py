@@ -60,7 +60,7 @@ FIELDS = {
 
 
 def encoded(batch_frames: list[Frame] | None = None, **fields: int) -> bytes:
-    return codec.encode(EVERY_KIND if batch_frames is None else batch_frames, **FIELDS | fields)[0]
+    return b"".join(codec.encode(EVERY_KIND if batch_frames is None else batch_frames, **FIELDS | fields)[0])
 
 
 def golden(name: str) -> bytes:
