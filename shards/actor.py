@@ -43,7 +43,9 @@ from topics.protocol.messages import (
 from topics.protocol.peer import peer_uid, widen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from shards.background import ThreadBackground
 
 log = logging.getLogger("shard")
 
@@ -74,7 +76,7 @@ class Status:
 class Actor:
     def __init__(
         self, listener: socket.socket, syncer: ThreadSyncer, clock: Clock, *, index: int, epoch: int,
-        body_bytes_max: int,
+        body_bytes_max: int, backgrounds: "Sequence[ThreadBackground]" = (),
     ) -> None:  # fmt: skip
         self.status = Status()
         self.shard: Shard | None = None
@@ -99,6 +101,9 @@ class Actor:
         self._epoll = select.epoll()
         self._epoll.register(listener.fileno(), select.EPOLLIN)
         self._epoll.register(syncer.event_fd, select.EPOLLIN)
+        self._backgrounds = {background.event_fd: background for background in backgrounds}
+        for event_fd in self._backgrounds:
+            self._epoll.register(event_fd, select.EPOLLIN)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake_fd, select.EPOLLIN)
 
@@ -160,6 +165,10 @@ class Actor:
                     self._syncer.take_done()
             elif fd == self._wake_fd:
                 os.eventfd_read(self._wake_fd)
+            elif (background := self._backgrounds.get(fd)) is not None:
+                background.take_done()
+                if self.shard is not None:
+                    self.shard.background_done()
             elif (link := self._links.get(fd)) is not None:
                 self._serve_link(link, event)
         self._depth_peak = max(self._depth_peak, self.mailbox.commands)
@@ -441,10 +450,10 @@ class Actor:
                 self.shard.answer_waiters(link)
             self.shard.commit()
             self._after_step()
-        while self.mailbox or (self.shard is not None and self.shard.pending):
+        while self.mailbox or (self.shard is not None and (self.shard.pending or self.shard.fetching)):
             await self._stepped.park()
 
-    async def sync_idle(self) -> None:
-        """Wait until no sync is under way."""
-        while self._syncer.busy:
+    async def threads_idle(self) -> None:
+        """Wait until no sync and nothing else is under way beside the loop."""
+        while self._syncer.busy or any(background.busy for background in self._backgrounds.values()):
             await self._stepped.park()

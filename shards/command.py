@@ -45,4 +45,5 @@ class Command(msgspec.Struct, eq=False):
     cancelled: bool = False
     deadline_ns: int = 0  # of a long-poll
     scheduled: bool = False  # its deadline is being watched
+    fetches: int = 0  # how often it has waited for a page
     answer: Answer | None = None

@@ -30,6 +30,8 @@ from topics.protocol.messages import Op
 _FRAME_OVERHEAD_BYTES = 4096
 # Room that writes leave for deletes and control frames when the disk is full.
 RESERVE_BYTES = 256 * 1024
+# A read that has waited for so many pages is answered with what there is.
+FETCHES_MAX = 32
 
 
 class NeedsSync(Exception):
@@ -141,6 +143,7 @@ def _write(context: Context, command: Command) -> Answer:
     run = _rendered(context, request, first_seq=log.head + 1, ts=max(context.now_ms, log.last_ts))
     check_fits(log.config, run, count=log.count, bytes_=log.bytes, topic=log.name)
     _may_write(context, 0 if topic.ephemeral else run.stored_bytes_max() + RESERVE_BYTES)
+    log.foresee_eviction(log.config, run)
     if context.allowed.bytes is not None:
         claim_bytes(context.allowed.bytes, command, log, run)
     append_run(context, topic, run, request.key)
@@ -215,7 +218,7 @@ def check_fits(config: TopicConfig, run: Run, *, count: int, bytes_: int, topic:
 def append_run(context: Context, topic: TopicState, run: Run, key: bytes) -> None:
     """Add what was checked; nothing can be refused any more."""
     log = topic.log
-    log.append(run)
+    log.append(run, logged=not topic.ephemeral)
     log.evict_to_caps()
     topic.written_ms = context.now_ms
     context.appended.add(log.name)
@@ -229,6 +232,7 @@ def append_run(context: Context, topic: TopicState, run: Run, key: bytes) -> Non
     else:
         evicted = log.marks.cap_evicted if log.marks.cap_evicted != topic.logged_cap else 0
         topic.logged_cap, topic.logged_head = log.marks.cap_evicted, log.head
+        topic.replayed_head = log.head
         context.log(frames.append_frame(log.topic_id, run, key=key, cap_evicted=evicted))
     if topic.ceiling_is_near:
         context.raise_ceiling(topic, log.head)
@@ -244,7 +248,7 @@ def _diff(context: Context, command: Command) -> Answer:
     options = request.options
     if options.nodes and not log.config.dedupe_node:
         options = msgspec.structs.replace(options, nodes=frozenset())
-    result = read(log, request.from_seq, options)
+    result = read(log, request.from_seq, options, patient=command.fetches < FETCHES_MAX)
     if request.wait_ms and not result.count and result.gap is None:
         if command.deadline_ns == 0:
             command.deadline_ns = context.now_ns + request.wait_ms * 1_000_000
@@ -306,9 +310,12 @@ def _put_topic(context: Context, command: Command) -> Answer:
     log = topic.log
     # What the old TTL has taken stays taken, whatever the new one says.
     log.expire(context.now_ms)
+    log.foresee_eviction(config)
+    log.foresee_expiry(config, context.now_ms)
     log.config = config
     context.restless.add(topic)
     context.log(frames.config_frame(log.topic_id, config, log.head))
+    topic.replayed_head = log.head
     log.expire(context.now_ms)
     log.evict_to_caps()
     for frame in topic.floor_frames():

@@ -11,13 +11,12 @@ FSYNC_BUCKETS_US = (50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000,
 TOPICS_SHOWN_MAX = 1000
 
 
-def totals(registry: Registry, now_ms: int) -> dict[str, object]:
+def totals(registry: Registry) -> dict[str, object]:
     """The sums over all topics of a shard."""
     by_class = dict.fromkeys(DURABILITY_CLASSES, 0)
     records = size = queues = 0
     for topic in registry:
         log = topic.log
-        log.expire(now_ms)
         by_class[log.config.durability] += 1
         records += log.count
         size += log.bytes

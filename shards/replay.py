@@ -23,8 +23,12 @@ class Replay:
     boot_id: str = ""
     closed: bool = True
     problems: list[str] = field(default_factory=list)
+    # Up to this batch a snapshot was being made: topics that are not in it were dropped meanwhile.
+    snapshot_batch: int = 0
 
     def apply(self, entry: FrameEntry, body: bytes | memoryview) -> None:
+        if entry.batch <= self.snapshot_batch and self._is_known(entry):
+            return
         if not entry.intact:
             self._damaged(entry)
             return
@@ -40,6 +44,15 @@ class Replay:
                 self._change(entry, body)
         except FrameError as error:
             self.problems.append(f"frame of kind {entry.kind}, topic {entry.topic_id}: {error}")
+
+    def _is_known(self, entry: FrameEntry) -> bool:
+        """Whether the snapshot has what this frame says, or has left it out because it is over."""
+        if entry.kind in (Kind.OPEN, Kind.CLOSE):
+            return False
+        topic = self.registry.by_id(entry.topic_id)
+        if topic is None:
+            return entry.kind != Kind.CREATE
+        return entry.batch <= topic.as_of
 
     def _session(self, entry: FrameEntry, body: bytes | memoryview) -> None:
         self.closed = entry.kind == Kind.CLOSE
@@ -61,7 +74,7 @@ class Replay:
         topic = self.registry.by_id(entry.topic_id)
         if entry.kind == Kind.APPEND and topic is not None:
             topic.log.lose(entry.first_seq + entry.count - 1, cause="corruption")
-            topic.logged_head = topic.log.head
+            topic.logged_head = topic.replayed_head = topic.log.head
         else:
             self.problems.append(f"a damaged frame of kind {entry.kind}, topic {entry.topic_id}")
 
@@ -72,7 +85,7 @@ def _append(topic: TopicState, entry: FrameEntry, body: bytes | memoryview) -> N
     if run.first_seq <= log.head:
         raise FrameError(f"seq {run.first_seq} comes after {log.head}")
     log.append(run)
-    topic.logged_head = log.head
+    topic.logged_head = topic.replayed_head = log.head
     if append.cap_evicted:
         log.evict_below(append.cap_evicted + 1, ttl=False)
         topic.logged_cap = append.cap_evicted
@@ -100,12 +113,14 @@ def _ceiling(topic: TopicState, entry: FrameEntry, body: bytes | memoryview) -> 
 
 def _config(topic: TopicState, entry: FrameEntry, body: bytes | memoryview) -> None:
     topic.log.lose(entry.first_seq, cause="crash")
+    topic.replayed_head = topic.log.head
     topic.log.config = frames.decode_config(body)
 
 
 def _hole(topic: TopicState, entry: FrameEntry, body: bytes | memoryview) -> None:
     hole: Hole = frames.decode_hole(entry.first_seq, body)
     topic.log.lose(hole.last, cause=hole.cause)
+    topic.replayed_head = topic.log.head
 
 
 _APPLY: dict[int, Callable[[TopicState, FrameEntry, bytes | memoryview], None]] = {
@@ -128,5 +143,6 @@ def settle_head(topic: TopicState, *, machine_crash: bool) -> Hole | None:
     if (machine_crash or topic.ephemeral) and topic.ceiling > log.head:
         first = log.head + 1
         log.lose(topic.ceiling, cause="crash")
+        topic.replayed_head = log.head
         return Hole(first, log.head, "cap", "crash")
     return None

@@ -19,18 +19,23 @@ from dataclasses import dataclass, field
 
 from shards import answers
 from shards.allowance import Allowances, NeedsQuota
+from shards.background import Background, InlineBackground
 from shards.clock import Clock
 from shards.command import Answer, Command
 from shards.commands import Context, Continues, NeedsRoom, NeedsSync, Waits, handle
+from shards.fetching import Fetcher
+from shards.keeper import Keeper
 from shards.load import Loaded
 from shards.metrics import FSYNC_BUCKETS_US, topic_rows, totals
 from shards.state import CLEAN_AFTER_MS, TopicState
+from shards.store.segments import PageLost
 from shards.streak import run_in_a_row
 from shards.waiting import LongPolls
 from shards.wal import frame as frames
 from shards.wal.sync import Syncer
 from shards.wal.writer import WalFailed, WalWriter
 from topics.engine.limits import Limits
+from topics.engine.sealed import Cold
 from topics.errors import Internal, NotReady, TopicsError
 from topics.histogram import Histogram
 
@@ -66,7 +71,8 @@ class Ready:
 class Shard:
     def __init__(
         self, loaded: Loaded, wal: WalWriter | None, syncer: Syncer, clock: Clock, limits: Limits, *,
-        sync_interval_ms: int, allowed: Allowances | None = None,
+        sync_interval_ms: int, allowed: Allowances | None = None, readers: Background | None = None,
+        keeper: Keeper | None = None,
     ) -> None:  # fmt: skip
         self._wal = wal
         self._syncer = syncer
@@ -90,6 +96,9 @@ class Shard:
         self._read_clock()
         self._start_group()
         self._reclaimed_ns = 0
+        self._readers = readers or InlineBackground()
+        self._fetcher = Fetcher(loaded, self._readers, self._again, self._refused)
+        self._keeper = keeper
         self._attach_allowances()
 
     # -- commands
@@ -114,6 +123,12 @@ class Shard:
         except Waits:
             self.polls.add(command)
             return True
+        except Cold as cold:
+            self._fetcher.fetch(cold.page, command)
+            return True
+        except PageLost as lost:
+            self._fetcher.take_out(lost)
+            return self.execute(command)
         except Continues:
             self.ready.again.append(command)
             return True
@@ -131,6 +146,9 @@ class Shard:
             command.waited_ns = now_ns - command.taken_ns
         try:
             row = run_in_a_row(self._context, name, commands)
+        except PageLost:
+            # The first of them meets it again, and is not alone with it then.
+            return 0
         except Exception as error:
             self._fail_commands(commands, error)
             return len(commands)
@@ -144,6 +162,24 @@ class Shard:
             command.answer = Answer.of_error(Internal("an internal error; it has been logged"))
             self._finish(command, self._context.now_ns)
         self._fail_group(WalFailed(f"an internal error: {type(error).__name__}", final=False))
+
+    def _again(self, commands: list[Command]) -> None:
+        self.ready.again += commands
+
+    def _refused(self, commands: list[Command]) -> None:
+        for command in commands:
+            self._finish(command, self._context.now_ns)
+
+    def background_done(self) -> None:
+        """Take up what threads have finished."""
+        self._readers.take_done()
+        if self._keeper is not None and not self._context.frames:
+            self._keeper.step()
+
+    @property
+    def fetching(self) -> bool:
+        """Whether a command waits for a page."""
+        return len(self._fetcher) > 0
 
     def _make_room(self, command: Command, length: int) -> bool:
         assert self._wal is not None
@@ -190,6 +226,8 @@ class Shard:
         self._settle_group(wrote, written_ns, append_ns)
         self._start_group()
         self._maybe_sync(written_ns)
+        if self._keeper is not None and self._keeper.under_way:
+            self._keeper.step()
 
     def _settle_group(self, wrote: bool, written_ns: int, append_ns: int) -> None:
         batch = self._wal.batch if self._wal is not None else 0
@@ -294,8 +332,10 @@ class Shard:
         """Everything this shard counts; per-topic rows for names under `prefixes`."""
         self._read_clock()
         wal, syncs = self._wal, self._fsync_us
+        for topic in self.registry:
+            self._expire(topic)
         rows, truncated = topic_rows(self.registry, prefixes)
-        return totals(self.registry, self._context.now_ms) | {
+        return totals(self.registry) | {
             "wal_frames": wal.frames if wal is not None else 0,
             "wal_batches": wal.batches if wal is not None else 0,
             "wal_bytes_written": wal.bytes_written if wal is not None else 0,
@@ -331,6 +371,7 @@ class Shard:
         """Nobody waits for this answer any more."""
         self.polls.forget(command)
         self._allowed.forget(command)
+        self._fetcher.forget(command)
 
     # -- caps over all shards
 
@@ -350,7 +391,7 @@ class Shard:
             self._reclaimed_ns = context.now_ns
             for topic in context.restless:
                 if self.registry.by_id(topic.log.topic_id) is not None:
-                    topic.log.expire(context.now_ms)
+                    self._expire(topic)
 
     # -- time and end
 
@@ -371,6 +412,8 @@ class Shard:
             due.append(self._dirty_since_ns + self._sync_interval_ns)
         if self._context.restless and self._context.writable:
             due.append(self._swept_ns + SWEEP_TOPICS_EVERY_NS)
+        if self._keeper is not None and (kept_ns := self._keeper.next_due_ns()) is not None:
+            due.append(kept_ns)
         return min(due, default=None)
 
     def tick(self) -> None:
@@ -382,13 +425,25 @@ class Shard:
             for topic in list(context.restless):
                 self._sweep_topic(topic)
         self.commit()
+        if self._keeper is not None and not self._keeper.under_way and not self.must_reload:
+            due_ns = self._keeper.next_due_ns()
+            if due_ns is not None and due_ns <= context.now_ns:
+                self._keeper.start(context.now_ms)
+
+    def _expire(self, topic: TopicState) -> None:
+        while True:
+            try:
+                topic.log.expire(self._context.now_ms)
+                return
+            except PageLost as lost:
+                self._fetcher.take_out(lost)
 
     def _sweep_topic(self, topic: TopicState) -> None:
         context = self._context
         if self.registry.by_id(topic.log.topic_id) is None:
             context.restless.discard(topic)
             return
-        topic.log.expire(context.now_ms)
+        self._expire(topic)
         for frame in topic.floor_frames():
             context.log(frame)
         if not topic.clean and context.now_ms - topic.written_ms >= CLEAN_AFTER_MS:

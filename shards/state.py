@@ -29,6 +29,7 @@ class TopicState:
     """
 
     __slots__ = (
+        "as_of",
         "ceiling",
         "ceiling_step",
         "durable_ceiling",
@@ -37,16 +38,20 @@ class TopicState:
         "logged_head",
         "logged_ttl",
         "raised_ms",
+        "replayed_head",
         "written_ms",
     )
 
     def __init__(self, log: TopicLog) -> None:
         self.log = log
+        # Everything up to this batch of the log is in it already, by a snapshot.
+        self.as_of = 0
         self.ceiling = 0
         self.durable_ceiling = 0
         self.ceiling_step = CEILING_STEP
         self.raised_ms = 0
-        self.logged_head = 0
+        self.logged_head = 0  # the last record that the log has
+        self.replayed_head = 0  # where the head would be after a replay of the log, ceilings aside
         self.logged_cap = 0
         self.logged_ttl = 0
         self.written_ms = 0
@@ -108,6 +113,14 @@ class Registry:
 
     def by_id(self, topic_id: int) -> TopicState | None:
         return self._by_id.get(topic_id)
+
+    @property
+    def next_id(self) -> int:
+        return self._next_id
+
+    def skip_ids(self, next_id: int) -> None:
+        """Ids below this one may have been given out, whatever is left of their topics."""
+        self._next_id = max(self._next_id, next_id)
 
     def new_id(self) -> int:
         """An id is never reused once its topic's creation is durable, and before that nobody hears of it."""

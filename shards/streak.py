@@ -46,6 +46,7 @@ def run_in_a_row(context: Context, name: str, commands: Iterable[Command]) -> li
         return []
     if not has_room(context, run.stored_bytes_max() + RESERVE_BYTES):
         return []
+    log.foresee_eviction(config, run)
     append_run(context, topic, run, b"")
     for seq, command in enumerate(row, first_seq):
         command.body = b""

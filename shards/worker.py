@@ -15,8 +15,11 @@ from pathlib import Path
 import trio
 
 from shards.actor import Actor
+from shards.background import ThreadBackground
+from shards.checkpoint import CheckpointOptions
 from shards.clock import RealClock
 from shards.disk import RealDisk
+from shards.keeper import Keeper
 from shards.load import Loaded, load
 from shards.quota import ShardQuota
 from shards.shard import Shard
@@ -24,6 +27,7 @@ from shards.wal.batch import UnknownFormat
 from shards.wal.sync import ThreadSyncer
 from shards.wal.writer import WalOptions, WalWriter
 from topics import child
+from topics.settings import Settings
 
 log = logging.getLogger("shard")
 
@@ -31,6 +35,7 @@ log = logging.getLogger("shard")
 _RETRY_OPEN_S = 5.0
 # At the end, commands already taken get this long to be answered.
 _DRAIN_S = 10.0
+READER_THREADS = 2
 
 
 class Worker:
@@ -43,6 +48,8 @@ class Worker:
         self._disk = RealDisk(directory)
         self._clock = RealClock()
         self._syncer = ThreadSyncer(self._disk)
+        self._storing = ThreadBackground("store")
+        self._reading = ThreadBackground("reader", threads=READER_THREADS)
         self._wal: WalWriter | None = None
         self._wal_options = WalOptions.of_files(self._settings.wal_file_bytes)
         self.actor = Actor(
@@ -52,6 +59,7 @@ class Worker:
             index=boot.index,
             epoch=boot.epoch,
             body_bytes_max=self._settings.limits.body_bytes,
+            backgrounds=(self._storing, self._reading),
         )
         self._quota = ShardQuota(boot, self.actor)
         self._reload_wanted = trio.Event()
@@ -75,7 +83,7 @@ class Worker:
         while True:
             self.actor.status.state, self.actor.status.progress = "recovering", 0.0
             self._quota.allowed.detach()
-            await self.actor.sync_idle()
+            await self.actor.threads_idle()
             if self._wal is not None:
                 reason = str(self._wal.failure) if self._wal.failure and self._wal.failure.final else ""
                 self._wal.abandon()
@@ -101,13 +109,19 @@ class Worker:
                 progress=progress,
                 read_only_because=read_only_because,
                 meter=meter,
+                cache_bytes=self._settings.cache_bytes // (self._settings.wal_shards or 1),
             )
 
         loaded, self._wal = await trio.to_thread.run_sync(load_here)
         self._report(loaded, (self._clock.monotonic_ns() - started_ns) / 1e9)
+        keeper = None
+        if self._wal is not None:
+            options = _checkpoint_options(self._settings)
+            keeper = Keeper(self._disk, loaded, self._wal, self._storing, self._clock, options)
         self.actor.shard = Shard(
             loaded, self._wal, self._syncer, self._clock, self._settings.limits,
             sync_interval_ms=self._settings.sync_interval_ms, allowed=self._quota.allowed,
+            readers=self._reading, keeper=keeper,
         )  # fmt: skip
         self._quota.loaded()
         status.state, status.progress = "ready" if self._wal is not None else "read_only", 1.0
@@ -137,10 +151,19 @@ class Worker:
         if self.actor.shard is not None:
             with trio.move_on_after(_DRAIN_S):
                 await self.actor.drained()
-            await self.actor.sync_idle()
+            await self.actor.threads_idle()
         if self.actor.shard is not None:
             self.actor.shard.close()
         log.info("shard.stopped", extra={"shard": self._boot.index})
+
+
+def _checkpoint_options(settings: Settings) -> CheckpointOptions:
+    return CheckpointOptions(
+        log_bytes=settings.checkpoint_bytes,
+        age_ms=settings.segment_max_age_ms,
+        segment_events=settings.segment_max_events,
+        segment_bytes=settings.segment_max_bytes,
+    )
 
 
 def _lock(path: Path) -> int:

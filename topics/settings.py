@@ -47,6 +47,11 @@ class Settings:
     wal_shards: int | None  # None: as many as the data directory has; a new one gets min(cpus, 8)
     wal_file_bytes: int
     sync_interval_ms: int
+    checkpoint_bytes: int
+    segment_max_events: int
+    segment_max_bytes: int
+    segment_max_age_ms: int
+    cache_bytes: int
     drain_timeout_ms: int
     fast_lane: bool
     allow_insecure_no_auth: bool
@@ -211,6 +216,27 @@ SYNC_INTERVAL_MS = Variable(
     _integer(1, 60_000, "ms"),
     "how often class disk is synced: what a power cut can take",
 )
+CHECKPOINT_BYTES = Variable(
+    "TOPICS_CHECKPOINT_BYTES",
+    "256MiB",
+    _bytes("1MiB", "64GiB"),
+    "log of one shard after which its records are sealed and the log is shortened",
+)
+SEGMENT_MAX_EVENTS = Variable(
+    "TOPICS_SEGMENT_MAX_EVENTS", "10000", _integer(1, 10_000_000), "records in one file of sealed records"
+)
+SEGMENT_MAX_BYTES = Variable(
+    "TOPICS_SEGMENT_MAX_BYTES", "64MiB", _bytes("1MiB", "1GiB"), "size of one file of sealed records"
+)
+SEGMENT_MAX_AGE_MS = Variable(
+    "TOPICS_SEGMENT_MAX_AGE_MS",
+    "3600000",
+    _integer(1000, 31_536_000_000, "ms"),
+    "how old records get before they are sealed, however few they are",
+)
+CACHE_BYTES = Variable(
+    "TOPICS_CACHE_BYTES", "256MiB", _bytes("1MiB", "1024GiB"), "sealed records kept in memory, all shards"
+)
 DRAIN_TIMEOUT_MS = Variable(
     "TOPICS_DRAIN_TIMEOUT_MS",
     "10000",
@@ -277,6 +303,11 @@ VARIABLES: tuple[Variable[object], ...] = (
     WAL_SHARDS,
     WAL_FILE_BYTES,
     SYNC_INTERVAL_MS,
+    CHECKPOINT_BYTES,
+    SEGMENT_MAX_EVENTS,
+    SEGMENT_MAX_BYTES,
+    SEGMENT_MAX_AGE_MS,
+    CACHE_BYTES,
     DRAIN_TIMEOUT_MS,
     FAST_LANE,
     API_KEYS,
@@ -308,6 +339,11 @@ def load(environ: Mapping[str, str]) -> tuple[Settings, list[UnknownName]]:
         wal_shards=WAL_SHARDS.read(environ),
         wal_file_bytes=WAL_FILE_BYTES.read(environ),
         sync_interval_ms=SYNC_INTERVAL_MS.read(environ),
+        checkpoint_bytes=CHECKPOINT_BYTES.read(environ),
+        segment_max_events=SEGMENT_MAX_EVENTS.read(environ),
+        segment_max_bytes=SEGMENT_MAX_BYTES.read(environ),
+        segment_max_age_ms=SEGMENT_MAX_AGE_MS.read(environ),
+        cache_bytes=CACHE_BYTES.read(environ),
         drain_timeout_ms=DRAIN_TIMEOUT_MS.read(environ),
         fast_lane=FAST_LANE.read(environ),
         allow_insecure_no_auth=ALLOW_INSECURE_NO_AUTH.read(environ),

@@ -68,6 +68,7 @@ class FrameEntry:
     start: int
     length: int
     intact: bool
+    batch: int = 0  # the number of its batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +220,6 @@ def entries(data: bytes | memoryview, batch: Batch) -> list[FrameEntry]:
         )
         body = data[at : at + length]
         intact = len(body) == length and xxh3_64_intdigest(body) == checksum
-        found.append(FrameEntry(kind, flags, topic_id, first_seq, count, at, length, intact))
+        found.append(FrameEntry(kind, flags, topic_id, first_seq, count, at, length, intact, batch.number))
         at += length
     return found

@@ -152,11 +152,17 @@ def _found_by_trailer(data: bytes, start: int, stop: int) -> Iterator[Batch]:
         at = data.find(codec.END_MAGIC, max(at + 1, start), stop)
 
 
-def replay(disk: Disk, files: list[LogFile], findings: Findings) -> Iterator[tuple[FrameEntry, memoryview]]:
-    """The frames that count, in order, with their bodies. `entry.intact` says which are damaged."""
+def replay(
+    disk: Disk, files: list[LogFile], findings: Findings, behind: LogEnd | None = None
+) -> Iterator[tuple[FrameEntry, memoryview]]:
+    """The frames that count, in order, with their bodies. `entry.intact` says which are damaged.
+
+    `behind`: the batch after which to begin, because a snapshot has what stands before it.
+    """
+    behind = behind or LogEnd()
     durable = max((file.durable for file in files), default=0)
-    session = max((file.session for file in files), default=0)
-    end = LogEnd(session=session, file=files[-1].number if files else 0)
+    session = max((file.session for file in files), default=behind.session)
+    end = LogEnd(behind.batch, behind.identity, session, files[-1].number if files else 0)
     for position, file in enumerate(files):
         content = _read_all(disk, file.path)
         data = memoryview(content)
@@ -171,6 +177,9 @@ def replay(disk: Disk, files: list[LogFile], findings: Findings) -> Iterator[tup
         )
         at = 0
         for batch in find_batches(content):
+            if batch.number <= behind.batch:
+                at = batch.end
+                continue
             if batch.number <= end.batch or (limit is not None and batch.number >= limit):
                 continue
             if not _continues(batch, end, durable, findings):

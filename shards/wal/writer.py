@@ -58,7 +58,7 @@ class LogEnd:
     identity: int = 0
     session: int = 0
     file: int = 0
-    bytes: int = 0  # of all files
+    files: tuple[tuple[int, int, int], ...] = ()  # what is there: number, last batch, bytes
 
 
 def file_name(directory: str, number: int) -> str:
@@ -121,7 +121,8 @@ class WalWriter:
         self._fd: Fd = -1
         self._position = 0
         self._allocated = 0
-        self._earlier_bytes = end.bytes
+        # Files before the current one: number, last batch, bytes.
+        self._earlier = list(end.files)
         # The preparation under way, and the next file when it is ready.
         self._preparing: Preparation | None = None
         self._next: Preparation | None = None
@@ -138,7 +139,12 @@ class WalWriter:
     @property
     def bytes_on_disk(self) -> int:
         """What the log's files take, preallocated space included."""
-        return self._earlier_bytes + self._allocated
+        return sum(size for _, _, size in self._earlier) + self._allocated
+
+    @property
+    def identity(self) -> int:
+        """Of the last batch."""
+        return self._identity
 
     @property
     def room_bytes(self) -> int:
@@ -243,6 +249,18 @@ class WalWriter:
         while self._unsynced and self._unsynced[0][1] <= batch:
             self._disk.close(self._unsynced.pop(0)[0])
 
+    def needless(self, batch: int) -> list[str]:
+        """Forget the files that hold nothing behind this batch; their paths, the oldest first.
+
+        Whoever removes them does so when everything in them is durable elsewhere.
+        """
+        synced = {number for number, last, _ in self._earlier if last <= min(batch, self.durable)}
+        paths = [
+            file_name(self._options.directory, number) for number, _, _ in self._earlier if number in synced
+        ]
+        self._earlier = [file for file in self._earlier if file[0] not in synced]
+        return paths
+
     def sync_failed(self, error: OSError) -> WalFailed:
         return self._failed(error, "sync", final=True)
 
@@ -306,8 +324,8 @@ class WalWriter:
         if self._fd >= 0:
             self.rotations += 1
             self._unsynced.append((self._fd, self.batch))
+            self._earlier.append((self._file, self.batch, self._allocated))
         self._fd, self._file = fd, number
-        self._earlier_bytes += self._allocated
         self._position, self._allocated = 0, length
 
     def _refuse_if_failed(self) -> None:

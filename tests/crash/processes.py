@@ -236,6 +236,10 @@ def running(data_dir: Path, sockets_dir: Path, **environ: str) -> Iterator[Serve
             "TOPICS_PORT": "0",
             "TOPICS_PORT_FILE": str(port_file),
             "TOPICS_WAL_SHARDS": str(SHARDS),
+            # Records are sealed and the log is shortened all the time.
+            "TOPICS_WAL_FILE_BYTES": "1MiB",
+            "TOPICS_CHECKPOINT_BYTES": "1MiB",
+            "TOPICS_CACHE_BYTES": "1MiB",
             # What a killed server leaves behind goes with the test.
             "TMPDIR": str(sockets_dir),
             **environ,

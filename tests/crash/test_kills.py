@@ -45,7 +45,10 @@ def test_kills_under_load_lose_nothing_acked_and_the_server_heals(
             load.wait_followed()
         verdicts = load.audit(died=())
         assert server.stop() == 0
+        checkpoints = [int(path.stem) for path in server.data_dir.glob("shard-*/snap/*.snap")]
     report(figures, Counter(plan) + Counter(CHILDREN), load, verdicts)
+    figures(f"checkpoints meanwhile: at least {max(checkpoints, default=0)} in one shard")
+    assert max(checkpoints, default=0) >= 5
 
 
 def kill_and_heal(server: Server, load: Workload, victim: str) -> None:

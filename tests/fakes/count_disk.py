@@ -38,7 +38,7 @@ class CountDisk:
         self.bytes["pwrite"] += taken
         return taken
 
-    def pwritev(self, fd: Fd, parts: Sequence[bytes], offset: int) -> int:
+    def pwritev(self, fd: Fd, parts: Sequence[bytes | memoryview], offset: int) -> int:
         return self.pwrite(fd, b"".join(parts), offset)
 
     def fdatasync(self, fd: Fd) -> None:

@@ -103,7 +103,7 @@ class FaultDisk:
         self._raise(fault, self._path(fd))
         return taken
 
-    def pwritev(self, fd: Fd, parts: Sequence[bytes], offset: int) -> int:
+    def pwritev(self, fd: Fd, parts: Sequence[bytes | memoryview], offset: int) -> int:
         return self.pwrite(fd, b"".join(parts), offset)
 
     def fdatasync(self, fd: Fd) -> None:

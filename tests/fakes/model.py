@@ -13,7 +13,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from shards.background import InlineBackground
+from shards.checkpoint import CheckpointOptions
 from shards.command import Command
+from shards.keeper import Keeper
 from shards.load import load
 from shards.requests import decode_write
 from shards.shard import Shard
@@ -26,6 +29,9 @@ from topics.engine.topic import TopicLog
 from topics.protocol.messages import Op
 
 Config = dict[str, Any]
+
+# Checkpoints come when a test wants them.
+CHECKPOINTS = CheckpointOptions(log_bytes=1 << 60, age_ms=1 << 40, segment_events=6, segment_bytes=1 << 16)
 
 DEFAULT_CONFIG: Config = {
     "type": "log", "ttl_ms": 0, "cap_records": 0, "cap_bytes": 0, "discard": "old", "durable": False,
@@ -52,6 +58,9 @@ class ManualClock:
 
     def boot_id(self) -> str:
         return f"boot-{self.boot}"
+
+    def pass_monotonic_ms(self, ms: int) -> None:
+        self._monotonic_ns += ms * 1_000_000
 
     def pass_ms(self, ms: int) -> None:
         """Wall time may go back; monotonic time never does."""
@@ -127,16 +136,19 @@ class Server:
     def _start(self) -> None:
         loaded, wal = load(self.disk, WalOptions(file_bytes=1 << 19, step_bytes=1 << 16), self.clock)
         assert not loaded.problems, loaded.problems
+        assert wal is not None
+        self.keeper = Keeper(self.disk, loaded, wal, InlineBackground(), self.clock, CHECKPOINTS)
         self.shard = Shard(
-            loaded, wal, InlineSyncer(self.disk), self.clock, self._limits, sync_interval_ms=50
-        )
+            loaded, wal, InlineSyncer(self.disk), self.clock, self._limits, sync_interval_ms=50,
+            keeper=self.keeper,
+        )  # fmt: skip
 
     def call(self, op: Op, topic: str, body: bytes = b"{}", **params: object) -> Reply:
         command = Command(None, 1, op, topic, params, body, 0)
-        for _ in range(6):
+        for _ in range(50):
             done = self.shard.execute(command)
             self._settle()
-            if done:
+            if done and not self._fetched():
                 break
         ready = self.shard.take_ready().commands
         assert ready == [command], "the answer did not leave"
@@ -148,9 +160,27 @@ class Server:
     def request(self, op: Op, topic: str, body: object, **params: object) -> Reply:
         return self.call(op, topic, json.dumps(body).encode(), **params)
 
+    def _fetched(self) -> bool:
+        """Whether the command waited for a page and is to be run again."""
+        self.shard.background_done()
+        again, self.shard.ready.again = self.shard.ready.again, []
+        return bool(again)
+
     def tick(self) -> None:
         self.shard.tick()
         self._settle()
+
+    def checkpoint(self) -> None:
+        """Seal everything, shorten the log."""
+        self.keeper.start(self.clock.now_ms())
+        for _ in range(50):
+            if not self.keeper.under_way:
+                return
+            # Time for the periodic sync, and none for anything that the wall clock decides.
+            self.clock.pass_monotonic_ms(60)
+            self._settle()
+            self.shard.background_done()
+        raise AssertionError("a checkpoint without end")
 
     def _settle(self) -> None:
         self.shard.commit()

@@ -12,8 +12,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from shards.background import InlineBackground
+from shards.checkpoint import CheckpointOptions
 from shards.command import Command
 from shards.disk import Disk, Fd
+from shards.keeper import Keeper
 from shards.load import load
 from shards.shard import Shard
 from shards.wal.sync import Before, InlineSyncer, SyncDone, run_sync
@@ -23,6 +26,8 @@ from topics.engine.limits import Limits
 from topics.protocol.messages import Op
 
 KIB = 1024
+# Checkpoints come when a test wants them.
+CHECKPOINTS = CheckpointOptions(log_bytes=1 << 60, age_ms=1 << 40, segment_events=6, segment_bytes=4096)
 DEFAULT_OPTIONS = WalOptions(file_bytes=1024 * KIB, step_bytes=64 * KIB)
 # A command that still waits after this many syncs waits for something that never comes.
 ROUNDS_MAX = 50
@@ -110,9 +115,14 @@ class ShardHarness:
         self.sync_interval_ms, self.on_answer, self.on_execute = sync_interval_ms, on_answer, on_execute
         self.syncer: InlineSyncer | DeferredSyncer = DeferredSyncer(disk) if deferred else InlineSyncer(disk)
         self.loaded, self.wal = load(disk, options, self.clock, read_only_because=read_only_because)
+        self.keeper: Keeper | None = None
+        if self.wal is not None:
+            background = InlineBackground()
+            self.keeper = Keeper(disk, self.loaded, self.wal, background, self.clock, CHECKPOINTS)
         self.shard = Shard(
-            self.loaded, self.wal, self.syncer, self.clock, self.limits, sync_interval_ms=sync_interval_ms
-        )
+            self.loaded, self.wal, self.syncer, self.clock, self.limits, sync_interval_ms=sync_interval_ms,
+            keeper=self.keeper,
+        )  # fmt: skip
         self.answered: list[Command] = []
         self._held: dict[str, deque[Command]] = {}
         self._taken: dict[int, Command] = {}
@@ -186,6 +196,31 @@ class ShardHarness:
         self.shard.tick()
         self._take_ready()
 
+    def start_checkpoint(self) -> None:
+        assert self.keeper is not None
+        self.keeper.start(self.clock.now_ms())
+
+    def go_on(self) -> None:
+        """Let the shard take up what was done beside it, and do a slice of a checkpoint under way."""
+        self.shard.background_done()
+        self._take_ready()
+
+    def checkpoint(self) -> None:
+        """A whole checkpoint, with the syncs that it waits for."""
+        self.start_checkpoint()
+        self.finish_checkpoint()
+
+    def finish_checkpoint(self) -> None:
+        assert self.keeper is not None
+        for _ in range(ROUNDS_MAX):
+            self.go_on()
+            if not self.keeper.under_way:
+                return
+            self.tick(self.sync_interval_ms)
+            self.finish_sync()
+            self.sync_done()
+        raise AssertionError("a checkpoint without end")
+
     def _execute(self, commands: Iterable[Command]) -> None:
         waiting = deque(commands)
         while waiting:
@@ -198,6 +233,8 @@ class ShardHarness:
             waiting.popleft()
 
     def _take_ready(self) -> None:
+        while self.shard.fetching:
+            self.shard.background_done()
         ready = self.shard.take_ready()
         for command in ready.commands:
             self.answered.append(command)

@@ -160,7 +160,7 @@ class SimDisk:
                 opened.file.change(Write(offset, taken))
         return len(taken)
 
-    def pwritev(self, fd: Fd, parts: Sequence[bytes], offset: int) -> int:
+    def pwritev(self, fd: Fd, parts: Sequence[bytes | memoryview], offset: int) -> int:
         return self.pwrite(fd, b"".join(parts), offset)
 
     def fdatasync(self, fd: Fd) -> None:

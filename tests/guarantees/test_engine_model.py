@@ -304,6 +304,11 @@ class EngineAgainstModel(RuleBasedStateMachine):
 
     # -- the end of a process
 
+    @rule()
+    def checkpoint(self) -> None:
+        self.now_ms = max(self.now_ms, self.clock.wall_ms)
+        self.server.checkpoint()
+
     @rule(
         how=st.sampled_from(["in order", "killed", "power cut"]),
         seed=st.integers(0, 2**16),

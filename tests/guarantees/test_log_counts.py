@@ -182,6 +182,6 @@ def test_a_read_copies_an_open_chunk_once_and_a_closed_one_not_at_all() -> None:
     views = [part for part in parts if isinstance(part, memoryview)]
     print(f"closed chunk: peak {peak} for an answer of {size} bytes")
     assert len(views) == 1
-    assert views[0].obj is closed.buffer
+    assert views[0].obj is closed.content().buffer
     assert len(views[0]) > 0.99 * size
     assert peak < size // 10

@@ -134,6 +134,18 @@ class Driver:
                 return
         raise AssertionError("commands wait for ever")
 
+    def checkpoint(self) -> None:
+        self.harness.checkpoint()
+
+    def start_checkpoint(self) -> None:
+        self.harness.start_checkpoint()
+
+    def go_on(self) -> None:
+        self.harness.go_on()
+
+    def finish_checkpoint(self) -> None:
+        self.harness.finish_checkpoint()
+
     def close(self) -> None:
         self.settle()
         self.harness.close()

@@ -12,11 +12,14 @@ from random import Random
 from typing import Any
 
 from shards.state import TopicState
+from shards.store.damage import quarantine
+from shards.store.segments import PageLost, SegmentStore
 from shards.wal.writer import WalOptions
 from tests.fakes.crash_variants import Limits as CrashLimits
 from tests.fakes.shard_harness import FakeClock, ShardHarness
 from tests.fakes.sim_disk import SimDisk
-from topics.engine.reading import ReadOptions, read
+from topics.engine.reading import ReadOptions, ReadResult, read
+from topics.engine.sealed import Cold, Sealed
 from topics.protocol.messages import Op
 
 WALL_MS = 1_700_000_000_000
@@ -68,7 +71,7 @@ def view_of(topic: TopicState, *, cursors: bool = False) -> TopicView:
     gaps: list[Gap] = []
     cursor = 0
     while True:
-        result = read(log, cursor, _WITH_TAGS)
+        result = _read(topic, cursor)
         records.update((seq, text) for seq, text in _parsed(result.parts))
         if result.gap is not None:
             gap = result.gap
@@ -91,6 +94,23 @@ def view_of(topic: TopicState, *, cursors: bool = False) -> TopicView:
     )
 
 
+def _read(topic: TopicState, cursor: int) -> ReadResult:
+    while True:
+        try:
+            return read(topic.log, cursor, _WITH_TAGS)
+        except Cold as cold:
+            bring(topic, cold.page)
+
+
+def bring(topic: TopicState, page: Sealed) -> None:
+    """Have a page in memory, as a shard would; what is damaged of it is taken out."""
+    assert isinstance(page.pages, SegmentStore)
+    try:
+        page.columns()
+    except PageLost as lost:
+        quarantine(topic.log, page.pages, lost)
+
+
 def _parsed(parts: list[bytes | memoryview]) -> Iterator[tuple[int, str]]:
     for record in json.loads(b"[" + b",".join(parts) + b"]"):
         yield record["$seq"], json.dumps(record)
@@ -103,7 +123,7 @@ def _passed_over(topic: TopicState, records: dict[int, str], gaps: list[Gap]) ->
     for cursor in {*range(min(log.head, CURSORS_MAX) + 1), *edges, log.head - 1, log.head}:
         if not 0 <= cursor <= log.head:
             continue
-        result = read(log, cursor, _WITH_TAGS)
+        result = _read(topic, cursor)
         delivered = [seq for seq, _ in _parsed(result.parts)]
         assert delivered == sorted(delivered), f"out of order at {cursor}: {delivered}"
         assert all(seq > cursor and seq in records for seq in delivered), f"{delivered} at {cursor}"

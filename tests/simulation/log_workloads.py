@@ -182,6 +182,92 @@ def sessions(driver: Driver) -> None:
     driver.close()
 
 
+def checkpoints(driver: Driver) -> None:
+    """Tails are sealed and the log is shortened, three times, with all classes and with work in between."""
+    for name in ("fsync", "disk", "ephemeral"):
+        driver.put(name, durability=name)
+    driver.settle()
+    for turn in range(3):
+        for name in ("fsync", "disk", "ephemeral"):
+            driver.write(name, 2, key=f"{name}-{turn}", tag=f"t{turn}", size=100)
+        driver.commit()
+        driver.settle()
+        driver.start_checkpoint()
+        driver.go_on()
+        driver.write("fsync", 1, size=400)
+        driver.write(f"new-{turn}", 1)
+        driver.commit()
+        driver.go_on()
+        driver.settle()
+        driver.finish_checkpoint()
+        driver.write("disk", 1)
+        driver.commit()
+    driver.settle()
+    driver.reopen()
+    driver.write("disk", 1)
+    driver.settle()
+
+
+def sealed_deletes(driver: Driver) -> None:
+    """Records are deleted before, while and after they are sealed; topics are dropped and come again."""
+    driver.write("f", 6, tag="red", config={"durability": "fsync"})
+    driver.write("d", 6, tag="red")
+    for tag in ("first", "middle", "last"):
+        driver.write("k", 1, tag=tag, config={"durability": "fsync"})
+    driver.settle()
+    driver.delete("f", before_seq=3)
+    driver.settle()
+    driver.checkpoint()
+    driver.write("f", 3, tag="blue")
+    driver.delete("k", match="middle")
+    driver.settle()
+    driver.delete("f", match="blue", before_seq=8)
+    driver.delete("d", before_seq=4)
+    driver.commit()
+    driver.settle()
+    driver.start_checkpoint()
+    driver.go_on()
+    driver.delete("f", match="red", before_seq=6)
+    driver.drop("d")
+    driver.commit()
+    driver.settle()
+    driver.write("d", 2)
+    driver.settle()
+    driver.finish_checkpoint()
+    driver.delete("f", match="red")
+    driver.settle()
+    driver.checkpoint()
+    driver.reopen()
+    driver.write("f", 1)
+    driver.settle()
+    driver.checkpoint()
+
+
+def sealed_caps(driver: Driver) -> None:
+    """Caps and time take sealed records, in the middle of a page and whole pages; classes change."""
+    driver.put("capped", durability="fsync", cap_records=5)
+    driver.put("brief", durability="fsync", ttl_ms=2000)
+    driver.put("c", durability="ephemeral")
+    driver.settle()
+    for turn in range(3):
+        driver.write("capped", 4)
+        driver.write("brief", 3)
+        driver.write("c", 2)
+        driver.commit()
+        driver.settle()
+        driver.checkpoint()
+        driver.tick(900)
+        driver.put("c", durability=("disk", "ephemeral", "fsync")[turn])
+        driver.write("c", 1)
+        driver.settle()
+    driver.put("capped", cap_records=2)
+    driver.settle()
+    driver.checkpoint()
+    driver.reopen()
+    driver.tick(3000)
+    driver.settle()
+
+
 DAYS: dict[str, Day] = {
     day.__name__: day
     for day in (
@@ -192,5 +278,8 @@ DAYS: dict[str, Day] = {
         class_changes,
         idle_topics,
         sessions,
+        checkpoints,
+        sealed_deletes,
+        sealed_caps,
     )
 }

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
-from shards import answers, commands, load
+from shards import answers, checkpoint, commands, load
+from shards.checkpoint import Checkpoint
 from shards.command import Answer
 from shards.disk import Disk
 from shards.shard import Shard
 from shards.state import TopicState
+from shards.store import snapshot
+from shards.store.segments import SegmentStore
+from shards.store.snapshot import Snapshots
 from shards.wal import batch as codec
 from shards.wal import frame as frames
 from shards.wal.batch import Frame
@@ -21,6 +25,7 @@ from tests.fakes.crash_variants import Limits
 from tests.simulation.explore import Effort
 from tests.simulation.log_workloads import DAYS
 from tests.simulation.test_log_crashes import explore_day
+from topics.engine.sealed import Sealed
 
 FIRST_ONE = Effort(
     limits=Limits(torn_ops_max=3, torn_cuts_max=2, product_max=16, states_max=32, random_picks=3),
@@ -35,6 +40,8 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "RESERVE_BYTES", 0)
     monkeypatch.setattr(commands, "_FRAME_OVERHEAD_BYTES", 128)
+    monkeypatch.setattr(checkpoint, "SLICE_NS", 0)
+    monkeypatch.setattr(checkpoint, "OWN_FILE_BYTES", 400)
 
 
 def ack_before_sync(patch: pytest.MonkeyPatch) -> None:
@@ -86,7 +93,7 @@ def no_directory_sync(patch: pytest.MonkeyPatch) -> None:
 def durable_claimed_too_early(patch: pytest.MonkeyPatch) -> None:
     original = codec.encode
 
-    def boastful(batch_frames: Sequence[Frame], **fields: Any) -> tuple[bytes, int]:
+    def boastful(batch_frames: Sequence[Frame], **fields: Any) -> tuple[list[bytes], int]:
         return original(batch_frames, **fields | {"durable": fields["number"] - 1})
 
     patch.setattr(codec, "encode", boastful)
@@ -152,7 +159,103 @@ def deletes_not_logged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(frames, "delete_frame", lambda topic_id, ranges: frames.ceiling_frame(topic_id, 2**40))
 
 
+class _WithoutDataSync(_WithoutDirectorySync):
+    def fsync_dir(self, path: str) -> None:
+        self._disk.fsync_dir(path)
+
+    def fdatasync(self, fd: int) -> None:
+        pass
+
+
+def _through(patch: pytest.MonkeyPatch, owner: type, method: str, broken: Callable[[Disk], Any]) -> None:
+    """One method of `owner` works on a disk that forgets something."""
+    original = getattr(owner, method)
+
+    def forgetful(self: Any, *args: Any) -> Any:
+        disk = self._disk
+        self._disk = broken(disk)
+        try:
+            return original(self, *args)
+        finally:
+            self._disk = disk
+
+    patch.setattr(owner, method, forgetful)
+
+
+def segments_not_synced(patch: pytest.MonkeyPatch) -> None:
+    _through(patch, SegmentStore, "write_file", _WithoutDataSync)
+
+
+def segments_directory_not_synced(patch: pytest.MonkeyPatch) -> None:
+    _through(patch, SegmentStore, "write_file", _WithoutDirectorySync)
+
+
+def snapshot_not_synced(patch: pytest.MonkeyPatch) -> None:
+    _through(patch, Snapshots, "write", _WithoutDataSync)
+
+
+def snapshot_ahead_of_the_log(patch: pytest.MonkeyPatch) -> None:
+    original = Checkpoint._save
+
+    def hasty(self: Checkpoint) -> bool:
+        durable, self._wal.durable = self._wal.durable, 2**60
+        try:
+            return original(self)
+        finally:
+            self._wal.durable = durable
+
+    patch.setattr(Checkpoint, "_save", hasty)
+
+
+def log_trimmed_before_the_snapshot(patch: pytest.MonkeyPatch) -> None:
+    original = Checkpoint._flag
+
+    def hasty(self: Checkpoint) -> bool:
+        for path in self._wal.needless(self._wal.durable):
+            self._disk.unlink(path)
+        return original(self)
+
+    patch.setattr(Checkpoint, "_flag", hasty)
+
+
+def entry_claims_too_much(patch: pytest.MonkeyPatch) -> None:
+    original = snapshot.entry_of
+
+    def boastful(topic: TopicState, pages: list[Any], as_of: int) -> bytes:
+        return original(topic, pages, as_of + 1)
+
+    patch.setattr(snapshot, "entry_of", boastful)
+
+
+def deletes_of_pages_forgotten(patch: pytest.MonkeyPatch) -> None:
+    original = Sealed.mark_deleted
+
+    def forgetful(self: Sealed, start: int, stop: int) -> None:
+        original(self, start, stop)
+        self.pending.clear()
+
+    patch.setattr(Sealed, "mark_deleted", forgetful)
+
+
+def dropped_topics_not_known(patch: pytest.MonkeyPatch) -> None:
+    original = Checkpoint._save
+
+    def forgetful(self: Checkpoint) -> bool:
+        self._head.last_batch = self._head.start_batch
+        return original(self)
+
+    patch.setattr(Checkpoint, "_save", forgetful)
+
+
 CANARIES: list[tuple[Plant, tuple[str, ...], str]] = [
+    (segments_not_synced, ("checkpoints",), "acked seqs"),
+    (segments_directory_not_synced, ("checkpoints",), "acked seqs"),
+    (snapshot_not_synced, ("checkpoints",), "problem"),
+    (snapshot_ahead_of_the_log, ("checkpoints",), "problem"),
+    (log_trimmed_before_the_snapshot, ("checkpoints",), "problem"),
+    (entry_claims_too_much, ("checkpoints",), "seqs"),
+    (deletes_of_pages_forgotten, ("sealed_deletes",), "back"),
+    (dropped_topics_not_known, ("sealed_deletes",), "problem"),
     (ack_before_sync, ("classes",), "acked seqs"),
     (ack_of_an_older_sync, ("rotation",), "acked seqs"),
     (no_directory_sync, ("classes",), "problem"),

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from shards import commands
+from shards import checkpoint, commands
 from shards.disk import Disk
 from tests.fakes.crash_variants import Limits
 from tests.fakes.fault_disk import FaultDisk
@@ -38,6 +38,9 @@ def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are grown and followed often, because so little is asked for at once."""
     monkeypatch.setattr(commands, "RESERVE_BYTES", 0)
     monkeypatch.setattr(commands, "_FRAME_OVERHEAD_BYTES", 128)
+    # A checkpoint looks at one topic at a time, and a topic soon has files of its own.
+    monkeypatch.setattr(checkpoint, "SLICE_NS", 0)
+    monkeypatch.setattr(checkpoint, "OWN_FILE_BYTES", 400)
 
 
 def explore_day(

@@ -135,3 +135,19 @@ def test_the_index_finds_what_a_walk_over_all_tags_finds(
     shown = [b"" if tag is None else b',"$tag":' + encode_tag(tag) for tag in every]
     assert [column.sections(at, at + 1)[0] for at in range(len(every))] == shown
     assert column.sections(0, len(every)) == shown
+
+
+def test_columns_are_whole_however_much_of_them_was_indexed() -> None:
+    """Also where the index knows some of the tags only."""
+    some = [encode_tag(f"t{number % 7}") for number in range(100)]
+    column = TagColumn(1)
+    column.extend(array("I", map(len, some)), b"".join(some))
+    for later in (b'"t3"', b'"a"'):
+        whole = sorted(range(1, len(column)), key=column.__getitem__)
+        assert column.columns()[2].tolist() == whole
+        copy = TagColumn.of(*column.columns())
+        assert [copy[index] for index in range(len(copy))] == [column[index] for index in range(len(column))]
+        for text in ("t3", "a", "t9"):
+            match = parse_match(text, field="match")
+            assert sorted(copy.find(match, below=200)) == sorted(column.find(match, below=200))
+        column.extend(array("I", [len(later)]), later)

@@ -64,7 +64,7 @@ async def serving(directory: Path, disk: Disk | None = None) -> AsyncIterator[Se
         await nursery.start(link.run)
         await link.wait_connected()
         yield Served(actor, link)
-        await actor.sync_idle()
+        await actor.threads_idle()
         nursery.cancel_scope.cancel()
     syncer.stop()
     listener.close()

@@ -39,6 +39,7 @@ class Chunk:
         "deleted",
         "first_seq",
         "heads",
+        "logged",
         "meta_lengths",
         "node_ids",
         "nodes",
@@ -64,6 +65,38 @@ class Chunk:
         self.ts_values: array[int] = array("Q")
         self.bare = True  # none of the optional columns exists
         self.closed = False
+        self.logged = True  # the log has its records; all of one chunk are alike in this
+
+    @classmethod
+    def of_columns(
+        cls,
+        first_seq: int,
+        *,
+        buffer: bytearray,
+        starts: "array[int]",
+        heads: bytearray,
+        ts_starts: "array[int]",
+        ts_values: "array[int]",
+        nodes: list[bytes],
+        node_ids: "array[int] | None",
+        meta_lengths: "array[int] | None",
+        tags: TagColumn | None,
+        deleted: bytearray | None,
+    ) -> "Chunk":
+        """The closed chunk whose columns these were; they belong to the new one.
+
+        Columns that exist are of one length. `nodes` are distinct and in the order of their numbers, so
+        the first is empty. `deleted` exists only if a record is deleted, and says 1 for those.
+        """
+        chunk = cls(first_seq)
+        chunk.buffer, chunk.starts, chunk.heads = buffer, starts, heads
+        chunk.ts_starts, chunk.ts_values = ts_starts, ts_values
+        chunk.nodes = {section: number for number, section in enumerate(nodes)}
+        chunk.section_lengths = list(map(len, nodes))
+        chunk.node_ids, chunk.meta_lengths, chunk.tags, chunk.deleted = node_ids, meta_lengths, tags, deleted
+        chunk.bare = node_ids is None and meta_lengths is None and tags is None and deleted is None
+        chunk.closed = True
+        return chunk
 
     @property
     def count(self) -> int:
@@ -73,6 +106,10 @@ class Chunk:
     def end_seq(self) -> int:
         """The seq after the last record."""
         return self.first_seq + len(self.starts)
+
+    def content(self) -> "Chunk":
+        """Itself: its bytes are in memory."""
+        return self
 
     def takes(self, run: Run) -> bool:
         """Whether `run` belongs at the end of this chunk."""

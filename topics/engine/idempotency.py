@@ -6,9 +6,13 @@ decided by the entry's own time, not by its bucket's.
 
 import hashlib
 from dataclasses import dataclass
+from struct import Struct
+from typing import Any
 
 # The window is divided into this many buckets; one more is alive while the oldest expires.
 _BUCKETS_PER_WINDOW = 8
+# digest, first seq, count, time
+_ENTRY = Struct("<16sQIQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,20 @@ class IdempotencyWindow:
         if not self._buckets or entry.ts - self._buckets[-1][0] >= width:
             self._buckets.append((entry.ts, {}))
         self._buckets[-1][1][key] = (entry.first_seq, entry.count, entry.ts)
+
+    def packed(self) -> list[list[object]]:
+        """Everything remembered, as buckets of their start and the bytes of their entries."""
+        return [
+            [start, b"".join(_ENTRY.pack(key, *entry) for key, entry in entries.items())]
+            for start, entries in self._buckets
+        ]
+
+    def unpack(self, buckets: list[list[Any]]) -> None:
+        """What `packed` gave. Raises ValueError or struct.error for anything else."""
+        self._buckets = [
+            (start, {key: (first, count, ts) for key, first, count, ts in _ENTRY.iter_unpack(packed)})
+            for start, packed in buckets
+        ]
 
     def _forget(self, now_ms: int, window_ms: int) -> None:
         # A bucket's entries are all older than the start of the next one.

@@ -13,10 +13,11 @@ import msgspec
 
 from topics.engine.chunk import Chunk, stretch_count, stretches
 from topics.engine.limits import READ_BYTES_DEFAULT, READ_LIMIT_DEFAULT
+from topics.engine.sealed import Cold
 from topics.engine.watermarks import Gap, lost_gap
 
 if TYPE_CHECKING:
-    from topics.engine.topic import TopicLog
+    from topics.engine.topic import Piece, TopicLog
 
 # One call examines at most this many seqs, so that a reader of a topic full of its own records
 # cannot hold the shard; it gets a moved cursor and comes back.
@@ -43,8 +44,11 @@ class ReadResult(msgspec.Struct, gc=False):
     examined: int = 0
 
 
-def read(log: "TopicLog", from_seq: int, options: ReadOptions) -> ReadResult:
-    """Records after `from_seq`, with the tombstone that stands before them, if any."""
+def read(log: "TopicLog", from_seq: int, options: ReadOptions, *, patient: bool = True) -> ReadResult:
+    """Records after `from_seq`, with the tombstone that stands before them, if any.
+
+    Raises Cold where a page is not in memory; who is not patient gets what stands before it, if anything.
+    """
     gap = lost_gap(from_seq, head=log.head, earliest=log.earliest, marks=log.marks, next_live=log.next_live)
     cursor = gap.resume_after if gap is not None else from_seq
     # Records below a hole come first and alone; the next read begins with the hole.
@@ -62,14 +66,20 @@ def read(log: "TopicLog", from_seq: int, options: ReadOptions) -> ReadResult:
         if first >= last:
             continue
         room = EXAMINE_MAX - result.examined
-        if not _take(chunk, first, min(last, first + room), options, result) or last > first + room:
+        try:
+            content = chunk.content()
+        except Cold:
+            if patient or not result.count:
+                raise
+            return result
+        if not _take(content, first, min(last, first + room), options, result) or last > first + room:
             return result
     result.examined += max(0, stop - max(result.next_from_seq, start - 1))
     result.next_from_seq = max(stop, cursor)
     return result
 
 
-def _first_seq(chunk: Chunk) -> int:
+def _first_seq(chunk: "Piece") -> int:
     return chunk.first_seq
 
 

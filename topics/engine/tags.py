@@ -10,7 +10,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, compress
 
 from topics.engine.run import TAG_KEY, encode_tag
 from topics.errors import InvalidRequest
@@ -70,6 +70,25 @@ class TagColumn:
         self._ends = array("I", [0]) * untagged  # where each tag ends, line breaks not counted
         self._order: array[int] = array("I")
         self._indexed = 0
+
+    @classmethod
+    def of(cls, ends: "array[int]", lines: bytearray, order: "array[int]") -> "TagColumn":
+        """The column that `columns` was called on; what is passed belongs to the new one."""
+        column = cls(0)
+        column._ends, column._lines, column._order = ends, lines, order
+        column._indexed = len(ends)
+        return column
+
+    def columns(self) -> "tuple[array[int], bytearray, array[int]]":
+        """Where each tag ends (line breaks not counted), a line per record, and the tagged records sorted.
+
+        They are sorted by tag, and by number where tags are equal. Neither the column nor its index changes.
+        """
+        if self._indexed == len(self._ends):
+            return self._ends, self._lines, self._order
+        tags = bytes(self._lines).split(b"\n")
+        order = array("I", sorted(compress(range(len(self._ends)), tags), key=tags.__getitem__))
+        return self._ends, self._lines, order
 
     def __len__(self) -> int:
         return len(self._ends)

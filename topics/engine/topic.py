@@ -5,16 +5,20 @@ Pure state. Callers log what they do here; replaying the same operations gives t
 """
 
 from bisect import bisect_right
+from typing import TypeAlias
 
 from topics.engine.chunk import Chunk
 from topics.engine.config import TopicConfig
 from topics.engine.idempotency import IdempotencyWindow
 from topics.engine.run import Run
+from topics.engine.sealed import Sealed
 from topics.engine.tags import TagMatch
 from topics.engine.watermarks import Hole, Watermarks
 
+Piece: TypeAlias = Chunk | Sealed
 
-def _first_seq(chunk: Chunk) -> int:
+
+def _first_seq(chunk: Piece) -> int:
     return chunk.first_seq
 
 
@@ -46,23 +50,24 @@ class TopicLog:
         self.count = 0
         self.bytes = 0
         self.last_ts = 0
-        self.chunks: list[Chunk] = []
+        self.chunks: list[Piece] = []
         self.marks = Watermarks()
         self.keys = IdempotencyWindow()
         self.last_write_ts: int | None = None
         self.last_read_ts: int | None = None
 
-    def append(self, run: Run) -> None:
+    def append(self, run: Run, *, logged: bool = True) -> None:
         """Add records at the head. A jump in seqs leaves a range that was never logged: a hole."""
         first, count, ts = run.first_seq, run.count, run.ts
         assert first > self.head, (first, self.head)
         if first > self.head + 1:
             self.lose(first - 1, cause="crash")
         chunk = self.chunks[-1] if self.chunks else None
-        if chunk is None or not chunk.takes(run):
-            if chunk is not None:
+        if not isinstance(chunk, Chunk) or chunk.logged != logged or not chunk.takes(run):
+            if isinstance(chunk, Chunk):
                 chunk.closed = True
             chunk = Chunk(first)
+            chunk.logged = logged
             self.chunks.append(chunk)
         chunk.absorb(run)
         if self.count == 0:
@@ -95,8 +100,11 @@ class TopicLog:
         return self.head + 1
 
     def trim_below(self, bound: int) -> tuple[int, int]:
-        """Take every live record below `bound` out; returns how many, and the last one's seq (0: none)."""
-        removed = last_removed = dead_chunks = 0
+        """Take every live record below `bound` out; returns how many, and the last one's seq (0: none).
+
+        Everything that might have to come from a file is asked for before anything is changed.
+        """
+        removed = removed_bytes = last_removed = dead_chunks = 0
         for chunk in self.chunks:
             if chunk.first_seq >= bound:
                 break
@@ -105,14 +113,14 @@ class TopicLog:
             live = chunk.live_count(first, stop)
             if live > 0:
                 removed += live
-                self.bytes -= chunk.live_bytes(first, stop)
+                removed_bytes += chunk.live_bytes(first, stop)
                 last_removed = chunk.first_seq + chunk.last_live(first, stop)
             if chunk.end_seq <= bound:
                 dead_chunks += 1
-        if removed:
-            self.count -= removed
-            self.earliest = bound
-            self.earliest = self.next_live(bound)
+        earliest = self.next_live(bound) if removed else self.earliest
+        self.count -= removed
+        self.bytes -= removed_bytes
+        self.earliest = earliest
         del self.chunks[:dead_chunks]
         return removed, last_removed
 
@@ -120,28 +128,58 @@ class TopicLog:
         """Lose what is older than the topic's TTL."""
         if not self.config.ttl_ms or not self.count:
             return
-        cutoff = now_ms - self.config.ttl_ms
+        bound = self._expiry_bound(now_ms - self.config.ttl_ms)
+        if bound > self.earliest:
+            self.marks.evicted(ttl=self.trim_below(bound)[1])
+
+    def foresee_expiry(self, config: TopicConfig, now_ms: int) -> None:
+        """Have at hand what `expire` will need under this config."""
+        if config.ttl_ms and self.count:
+            self._have_columns_at(self._expiry_bound(now_ms - config.ttl_ms))
+
+    def _expiry_bound(self, cutoff: int) -> int:
         bound = 0
         for chunk in self.chunks:
             index = chunk.index_at_ts(cutoff)
             bound = chunk.first_seq + index
             if index < chunk.count:
                 break
-        if bound > self.earliest:
-            self.marks.evicted(ttl=self.trim_below(bound)[1])
+        return bound
 
     def evict_to_caps(self) -> None:
         """Lose the oldest records until the topic is within its caps; one that rejects loses nothing."""
-        config = self.config
-        if config.discard != "old":
-            return
-        bound = 0
-        if config.cap_records and self.count > config.cap_records:
-            bound = self._seq_of_live(self.count - config.cap_records)
-        if config.cap_bytes and self.bytes > config.cap_bytes:
-            bound = max(bound, self._seq_within_bytes(config.cap_bytes))
+        bound = self._cap_bound(self.config, self.count, self.bytes)
         if bound:
             self.marks.evicted(cap=self.trim_below(bound)[1])
+
+    def foresee_eviction(self, config: TopicConfig, run: Run | None = None) -> None:
+        """Have at hand what `evict_to_caps` will need under this config, with this run appended."""
+        count, size = self.count, self.bytes
+        if run is not None and (config.cap_records or config.cap_bytes):
+            count, size = count + run.count, size + run.payload_bytes()
+        bound = self._cap_bound(config, count, size)
+        if bound:
+            self._have_columns_at(bound)
+
+    def _cap_bound(self, config: TopicConfig, count: int, size: int) -> int:
+        """Below which seq records go when so many are live; 0 if none does."""
+        if config.discard != "old":
+            return 0
+        bound = 0
+        if config.cap_records and count > config.cap_records:
+            bound = self._seq_of_live(count - config.cap_records)
+        if config.cap_bytes and size > config.cap_bytes:
+            bound = max(bound, self._seq_within_bytes(size - config.cap_bytes))
+        return bound
+
+    def _have_columns_at(self, seq: int) -> None:
+        """Bring back the page of this seq, and of the next live record behind it."""
+        at = max(0, bisect_right(self.chunks, seq, key=_first_seq) - 1)
+        for chunk in self.chunks[at:]:
+            if isinstance(chunk, Sealed) and chunk.live:
+                chunk.columns()
+            if chunk.first_seq > seq and chunk.live_count(0, chunk.count):
+                break
 
     def evict_below(self, bound: int, *, ttl: bool) -> None:
         """Apply an eviction that was decided before (replay)."""
@@ -153,17 +191,22 @@ class TopicLog:
         """The seq after the first `skip` live records."""
         for chunk in self.chunks:
             first = max(0, self.earliest - chunk.first_seq)
+            if first == 0 and isinstance(chunk, Sealed) and chunk.live <= skip:
+                skip -= chunk.live
+                continue
             for start, stop in chunk.live_runs(first, chunk.count):
                 if skip < stop - start:
                     return chunk.first_seq + start + skip
                 skip -= stop - start
         return self.head + 1
 
-    def _seq_within_bytes(self, cap_bytes: int) -> int:
-        """The lowest seq from which on the live records fit into `cap_bytes`."""
-        excess = self.bytes - cap_bytes
+    def _seq_within_bytes(self, excess: int) -> int:
+        """The lowest seq below which live records take at least `excess` bytes."""
         for chunk in self.chunks:
             first = max(0, self.earliest - chunk.first_seq)
+            if first == 0 and isinstance(chunk, Sealed) and chunk.live_payload <= excess:
+                excess -= chunk.live_payload
+                continue
             for start, stop in chunk.live_runs(first, chunk.count):
                 for index in range(start, stop):
                     if excess <= 0:
@@ -191,6 +234,8 @@ class TopicLog:
 
     def delete(self, ranges: list[tuple[int, int]]) -> int:
         """Delete the live records of inclusive seq ranges, in ascending order; returns how many."""
+        for first, last in ranges:
+            self._have_columns_between(first, last)
         removed = 0
         emptied: set[int] = set()
         for first, last in ranges:
@@ -210,7 +255,46 @@ class TopicLog:
                 self.chunks = [chunk for chunk in self.chunks if chunk.first_seq not in emptied]
         return removed
 
-    def _delete_in(self, chunk: Chunk, first: int, last: int) -> int:
+    def _have_columns_between(self, first: int, last: int) -> None:
+        at = max(0, bisect_right(self.chunks, first, key=_first_seq) - 1)
+        for chunk in self.chunks[at:]:
+            if chunk.first_seq > last:
+                break
+            if isinstance(chunk, Sealed) and chunk.end_seq > first and chunk.live:
+                self.reconcile(chunk)
+        self._have_columns_at(last + 1)
+
+    def quarantine(self, page: Sealed, ranges: list[tuple[int, int]], left: Chunk | None) -> None:
+        """Records of these inclusive seq ranges cannot be read any more: they become holes.
+
+        `left` is the page's chunk without them, None if nothing of it is left.
+        """
+        for first, last in ranges:
+            first = max(first, self.marks.evict_floor)
+            if first <= last:
+                self.marks.insert_hole(Hole(first, last, "cap", "corruption"))
+        self._take_as_it_is(page, left)
+
+    def reconcile(self, page: Sealed) -> None:
+        """The flags in a page's file may be ahead of what was known of it: count again, then."""
+        chunk = page.columns()
+        if chunk.live_count(0, page.count) != page.live:
+            self._take_as_it_is(page, chunk)
+
+    def _take_as_it_is(self, page: Sealed, chunk: Chunk | None) -> None:
+        page.live = 0 if chunk is None else chunk.live_count(0, page.count)
+        page.live_payload = 0 if chunk is None else chunk.live_bytes(0, page.count)
+        if not page.live:
+            self.chunks.remove(page)
+        count = size = 0
+        for piece in self.chunks:
+            first = max(0, self.earliest - piece.first_seq)
+            count += piece.live_count(first, piece.count)
+            size += piece.live_bytes(first, piece.count)
+        self.count, self.bytes = count, size
+        self.earliest = self.next_live(self.earliest)
+
+    def _delete_in(self, chunk: Piece, first: int, last: int) -> int:
         start = max(first, self.earliest, chunk.first_seq) - chunk.first_seq
         stop = min(last + 1, chunk.end_seq) - chunk.first_seq
         removed = 0

@@ -74,6 +74,19 @@ class Watermarks:
                 return
         self.holes.append(hole)
 
+    def insert_hole(self, hole: Hole) -> None:
+        """A hole between others, found late; where it overlaps one that is known, only the rest is new."""
+        pieces, first = [], hole.first
+        for known in self.holes:
+            if known.last < first or known.first > hole.last:
+                continue
+            if known.first > first:
+                pieces.append(Hole(first, known.first - 1, hole.reason, hole.cause))
+            first = known.last + 1
+        if first <= hole.last:
+            pieces.append(Hole(first, hole.last, hole.reason, hole.cause))
+        self.holes = sorted([*self.holes, *pieces], key=lambda known: known.first)
+
     def hole_after(self, cursor: int) -> Hole | None:
         """The first hole that is not wholly behind a reader at `cursor`."""
         return next((hole for hole in self.holes if hole.last > cursor), None)

@@ -1,0 +1,78 @@
+"""Pages that commands wait for, and pages that turn out to be damaged.
+
+A read that meets a cold page waits here while a thread reads it; other commands, also of its topic, go on.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from shards.background import Background
+from shards.command import Answer, Command
+from shards.load import Loaded
+from shards.store.damage import quarantine
+from shards.store.segments import PageLost
+from topics.engine.chunk import Chunk
+from topics.engine.sealed import Sealed
+from topics.errors import Internal
+
+log = logging.getLogger("shard")
+
+
+class Fetcher:
+    """`again` takes commands that can be run again, `refuse` those that have an answer now."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        readers: Background,
+        again: Callable[[list[Command]], None],
+        refuse: Callable[[list[Command]], None],
+    ) -> None:
+        assert loaded.storage is not None
+        self._registry = loaded.registry
+        self._storage = loaded.storage
+        self._readers = readers
+        self._again, self._refuse = again, refuse
+        self._waiting: dict[Sealed, list[Command]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def fetch(self, page: Sealed, command: Command) -> None:
+        command.fetches += 1
+        waiting = self._waiting.setdefault(page, [])
+        waiting.append(command)
+        if len(waiting) == 1:
+            found: list[Chunk] = []
+            self._readers.submit(
+                lambda: found.append(self._storage.segments.read(page)), partial(self._fetched, page, found)
+            )
+
+    def _fetched(self, page: Sealed, found: list[Chunk], error: Exception | None) -> None:
+        commands = [command for command in self._waiting.pop(page) if not command.cancelled]
+        if isinstance(error, PageLost):
+            self.take_out(error)
+        elif error is not None:
+            log.error("page.unreadable", extra={"file": page.file, "reason": repr(error)})
+            for command in commands:
+                command.answer = Answer.of_error(Internal("a page could not be read; it has been logged"))
+            self._refuse(commands)
+            return
+        else:
+            self._storage.segments.keep(page, found[0])
+        self._again(commands)
+
+    def take_out(self, lost: PageLost) -> None:
+        """Quarantine what was lost; whoever met it may go on."""
+        page = lost.page
+        log.error("page.quarantined", extra={"file": page.file, "reason": str(lost)})
+        self._storage.damaged_files.add(page.file)
+        topic = self._registry.by_id(page.topic_id)
+        if topic is not None and any(piece is page for piece in topic.log.chunks):
+            quarantine(topic.log, self._storage.segments, lost)
+
+    def forget(self, command: Command) -> None:
+        for waiting in self._waiting.values():
+            if command in waiting:
+                waiting.remove(command)

@@ -1,0 +1,1 @@
+"""Sealed records: closed chunks of topics as pages that no longer change."""
