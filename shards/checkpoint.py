@@ -24,7 +24,7 @@ from shards.state import Registry, TopicState
 from shards.store import page as pages
 from shards.store import snapshot as snapshots
 from shards.store.segments import HEADER_BYTES
-from shards.store.snapshot import KEPT, Snapshot, SnapshotHead
+from shards.store.snapshot import KEPT, Kept, SnapshotHead
 from shards.wal.writer import WalWriter
 from topics.engine.chunk import Chunk
 from topics.engine.sealed import Sealed
@@ -84,6 +84,7 @@ class Checkpoint:
         )
         self._topics: Iterator[TopicState] = iter(list(registry))
         self._entries: list[bytes] = []
+        self._files = set(storage.damaged_files)  # that the entries need
         self._shared = PlannedFile(storage.segments.new_number())
         self._flips: dict[int, list[Flips]] = {}
         self._jobs = 0
@@ -135,6 +136,7 @@ class Checkpoint:
         if own:
             self._write(file)
         self._entries.append(snapshots.entry_of(topic, sealed, self._wal.batch))
+        self._files.update(page.file for page in sealed)
 
     def _plan(self, file: PlannedFile, topic: TopicState, chunk: Chunk) -> Sealed:
         chunk.closed = True
@@ -145,7 +147,8 @@ class Checkpoint:
             self._storage.segments, topic_id=topic.log.topic_id, file=file.number, offset=file.size,
             length=length, first_seq=chunk.first_seq, count=count, live=chunk.live_count(0, count),
             live_payload=chunk.live_bytes(0, count), first_ts=chunk.ts_values[0],
-            last_ts=chunk.ts_values[-1], tagged=chunk.tags is not None,
+            last_ts=chunk.ts_values[-1],
+            tags_between=chunk.tags.between() if chunk.tags is not None else None,
         )  # fmt: skip
         flags = bytes(chunk.deleted) if chunk.deleted is not None else bytes(count)
         # An entry that is written while a page is planned asks for its live records.
@@ -202,33 +205,30 @@ class Checkpoint:
         kept, entries = self._storage.snapshots, self._entries
 
         def save() -> None:
-            data = snapshots.encode(head, entries)
-            number = kept.write(data)
-            found.append(snapshots.decode(number, b"".join(data)))
+            found.append(kept.write(snapshots.encode(head, entries)))
 
-        found: list[Snapshot] = []
+        found: list[int] = []
         self._submit(save, lambda: self._saved(found[0]))
         return True
 
-    def _saved(self, snapshot: Snapshot) -> None:
+    def _saved(self, number: int) -> None:
         kept = self._storage.snapshots
-        kept.kept = [*kept.kept, snapshot][-KEPT:]
+        kept.kept = [*kept.kept, Kept(number, self._head.start_batch, self._files)][-KEPT:]
+        self._entries.clear()
         self._advance = self._trim
 
     # -- trim
 
     def _trim(self) -> bool:
         storage = self._storage
-        oldest = storage.snapshots.kept[0]
-        needless_log = (
-            self._wal.needless(oldest.head.start_batch) if len(storage.snapshots.kept) == KEPT else []
-        )
+        kept = storage.snapshots.kept
+        needless_log = self._wal.needless(kept[0].start_batch) if len(kept) == KEPT else []
         used = {
             piece.file for topic in self._registry for piece in topic.log.chunks if isinstance(piece, Sealed)
         }
         used.update(storage.damaged_files)
-        for snapshot in storage.snapshots.kept:
-            used.update(snapshot.files())
+        for snapshot in kept:
+            used |= snapshot.files
         needless = sorted(storage.segments.files - used)
 
         def remove() -> None:

@@ -22,7 +22,7 @@ from shards.allowance import Allowances, NeedsQuota
 from shards.background import Background, InlineBackground
 from shards.clock import Clock
 from shards.command import Answer, Command
-from shards.commands import Context, Continues, NeedsRoom, NeedsSync, Waits, handle
+from shards.commands import Context, Continues, NeedsRoom, NeedsSearch, NeedsSync, Waits, handle
 from shards.fetching import Fetcher
 from shards.keeper import Keeper
 from shards.load import Loaded
@@ -125,6 +125,9 @@ class Shard:
             return True
         except Cold as cold:
             self._fetcher.fetch(cold.page, command)
+            return True
+        except NeedsSearch as need:
+            self._fetcher.search(need.pages, need.match, command)
             return True
         except PageLost as lost:
             self._fetcher.take_out(lost)
