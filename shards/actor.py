@@ -182,6 +182,7 @@ class Actor:
     def _run_commands(self, shard: Shard) -> None:
         clock = self._clock.monotonic_ns
         end_ns = clock() + SWEEP_NS
+        ran = 0
         now_ms = self._clock.now_ms()
 
         def priority(name: str, first: Command) -> float:
@@ -199,11 +200,14 @@ class Actor:
                 run = shard.execute_row(name, list(islice(queue, turn)))
                 self.mailbox.take(name, run)
                 turn -= run
+                ran += run
             for _ in range(turn):
                 command = queue[0]
                 now_ns = clock()
-                if now_ns > end_ns:
+                # However long a look at the queue has taken, something is run.
+                if now_ns > end_ns and ran:
                     return
+                ran += 1
                 command.waited_ns = now_ns - command.taken_ns
                 if not command.cancelled and not shard.execute(command):
                     self.mailbox.hold(name)

@@ -127,6 +127,16 @@ class SegmentStore:
             raise PageLost(page, "damaged blocks", found.chunk, found.damaged)
         return found.chunk
 
+    def size_of(self, number: int) -> int:
+        try:
+            fd = self._disk.open(path_of(number))
+        except OSError:
+            return 0
+        try:
+            return self._disk.size(fd)
+        finally:
+            self._disk.close(fd)
+
     def search(self, page: Sealed, match: TagMatch) -> list[int]:
         """Records of the page whose tags match, by its tag part alone. Raises PageLost."""
         try:
