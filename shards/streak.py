@@ -18,7 +18,6 @@ from topics.engine.run import render
 from topics.errors import TopicsError
 from topics.protocol.messages import Op
 
-
 # A larger body is not a small record, or not alone: looking into it twice would cost more than it gains.
 ORDINARY_BYTES_MAX = 4096
 
