@@ -179,7 +179,7 @@ class Checkpoint:
 
     def _install(self, file: PlannedFile) -> None:
         """The file is durable: its pages stand for the chunks from now on."""
-        self._storage.segments.files.add(file.number)
+        self._storage.segments.files[file.number] = file.size
         for planned in file.planned:
             planned.install()
         file.parts.clear()
@@ -235,7 +235,7 @@ class Checkpoint:
         used.update(storage.damaged_files)
         for snapshot in kept:
             used |= snapshot.files
-        needless = sorted(storage.segments.files - used)
+        needless = sorted(storage.segments.files.keys() - used)
 
         def remove() -> None:
             storage.snapshots.remove_others()
@@ -246,7 +246,8 @@ class Checkpoint:
             storage.segments.remove_files(needless)
 
         def removed() -> None:
-            storage.segments.files.difference_update(needless)
+            for number in needless:
+                storage.segments.files.pop(number, None)
             self.ended = True
 
         self._submit(remove, removed)

@@ -55,7 +55,7 @@ class Rewriting:
             self._read_group(row)
         for number, pages in self._by_file.items():
             live_bytes = sum(page.length * page.live // page.count for page in pages)
-            if live_bytes * 2 < self._segments.size_of(number):
+            if live_bytes * 2 < self._segments.files.get(number, 0):
                 for page in pages:
                     if page not in self.chunks:
                         self._read_group([page])

@@ -63,7 +63,7 @@ class SegmentStore:
         self._cached: OrderedDict[Sealed, tuple[Chunk, int]] = OrderedDict()
         self.cached_bytes = 0
         self.next_number = 1
-        self.files: set[int] = set()
+        self.files: dict[int, int] = {}  # what is there, with its size
 
     def find_files(self) -> None:
         """Know what is there."""
@@ -71,7 +71,8 @@ class SegmentStore:
             names = self._disk.listdir(DIRECTORY)
         except FileNotFoundError:
             return
-        self.files = {int(name.removesuffix(".seg")) for name in names if name.endswith(".seg")}
+        numbers = [int(name.removesuffix(".seg")) for name in names if name.endswith(".seg")]
+        self.files = {number: self._size_of(number) for number in numbers}
         self.next_number = max(self.next_number, max(self.files, default=0) + 1)
 
     def new_number(self) -> int:
@@ -127,11 +128,8 @@ class SegmentStore:
             raise PageLost(page, "damaged blocks", found.chunk, found.damaged)
         return found.chunk
 
-    def size_of(self, number: int) -> int:
-        try:
-            fd = self._disk.open(path_of(number))
-        except OSError:
-            return 0
+    def _size_of(self, number: int) -> int:
+        fd = self._disk.open(path_of(number))
         try:
             return self._disk.size(fd)
         finally:

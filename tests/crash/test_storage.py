@@ -53,6 +53,10 @@ def sealed_all(server: Server, topic: str) -> None:
     server.wait_event("checkpoint.done", since=before)
 
 
+def metrics(connection: Connection) -> dict[str, Any]:
+    return connection.ask("GET", "/v0/metrics", accept="application/json").body
+
+
 def state(connection: Connection, topic: str) -> dict[str, Any]:
     return connection.ask("GET", f"/v0/topics/{topic}").body
 
@@ -69,7 +73,11 @@ def test_a_topic_larger_than_the_cache_is_read_back_whole_before_and_after_resta
             assert deleted.body["deleted"] == RECORDS // 50
             assert list(numbers(connection, TOPIC)) == kept
             before = state(connection, TOPIC)
-        assert files(server, "segments")
+            figures = metrics(connection)
+        assert figures["topics_checkpoints_total"] > 0
+        assert figures["topics_checkpoint_failures_total"] == figures["topics_damaged_files"] == 0
+        assert figures["topics_segment_files"] >= len(files(server, "segments")) > 0
+        assert figures["topics_cache_bytes"] < 2 * 1024**2 + 32 * 1024**2
         server.kill_child("shard-0")
         server.wait_ready()
         with Connection(server.address) as connection:

@@ -245,7 +245,7 @@ async def test_a_recovering_or_stopping_shard_refuses_with_its_reason(served: Se
 async def test_under_pressure_writes_are_refused_unless_they_ask_to_be_queued(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actor_module, "PRESSURE_COMMANDS", 3)
+    monkeypatch.setattr("shards.admission.PRESSURE_COMMANDS", 3)
     await served.ask(Op.PUT_TOPIC, "a")
     shard, served.actor.shard = served.actor.shard, None
     statuses: list[int] = []
