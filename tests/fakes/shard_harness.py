@@ -204,6 +204,17 @@ class ShardHarness:
         assert self.keeper is not None
         self.keeper.start(self.clock.now_ms())
 
+    def begin_noting(self) -> None:
+        """Start a checkpoint and stop when it has noted the first topic."""
+        self.start_checkpoint()
+        for _ in range(ROUNDS_MAX):
+            assert self.keeper is not None
+            under_way = self.keeper._under_way
+            if under_way is not None and under_way._entries:
+                return
+            self.go_on()
+        raise AssertionError("a checkpoint that notes nothing")
+
     def go_on(self) -> None:
         """Let the shard take up what was done beside it, and do a slice of a checkpoint under way."""
         self.shard.background_done()

@@ -137,8 +137,8 @@ class Driver:
     def checkpoint(self) -> None:
         self.harness.checkpoint()
 
-    def start_checkpoint(self) -> None:
-        self.harness.start_checkpoint()
+    def begin_noting(self) -> None:
+        self.harness.begin_noting()
 
     def go_on(self) -> None:
         self.harness.go_on()

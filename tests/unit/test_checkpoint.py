@@ -56,15 +56,18 @@ def test_small_pages_in_a_row_become_one() -> None:
     assert data(shard.reopen(), "a") == list(range(3 * SMALL_PAGES))
 
 
-def test_what_is_deleted_while_pages_are_written_again_stays_deleted() -> None:
+def test_what_is_deleted_while_pages_are_written_again_stays_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     shard = shard_on()
     for number in range(SMALL_PAGES):
         shard.do(Op.WRITE, "a", {"records": [{"data": number, "tag": str(number)}]})
         if number < SMALL_PAGES - 1:
             shard.checkpoint()
     shard.checkpoint()
-    shard.start_checkpoint()
-    shard.go_on()
+    monkeypatch.setattr(checkpoint, "SLICE_NS", 0)
+    shard.write("b", 1)
+    shard.begin_noting()
     for number in (0, 3, 4):
         assert shard.do(Op.DELETE_RECORDS, "a", {"match": str(number)}).body["deleted"] == 1
     shard.finish_checkpoint()
@@ -103,6 +106,18 @@ def test_an_emptied_topic_gives_its_files_back() -> None:
         shard.checkpoint()
     assert not first & segments(shard)
     assert log_of(shard, "a").count == 0
+
+
+@pytest.mark.parametrize("tag", ["x !", " ", "a\tb", "", "ä\n", "\\", '"'])
+def test_a_sealed_record_is_found_by_whatever_tag_it_has(tag: str) -> None:
+    shard = shard_on()
+    for text in ("m", tag, "n"):
+        shard.do(Op.WRITE, "a", {"records": [{"data": text, "tag": text}]})
+    shard.checkpoint()
+    assert shard.do(Op.DELETE_RECORDS, "a", {"match": tag}).body["deleted"] == 1
+    assert data(shard.reopen(), "a") == ["m", "n"]
+    prefix = ["tag", "Glob", "m*"]
+    assert shard.do(Op.DELETE_RECORDS, "a", {"match": prefix}).body["deleted"] == 1
 
 
 def test_the_log_is_shortened_after_the_second_checkpoint() -> None:

@@ -89,7 +89,7 @@ class TagColumn:
 
     def between(self) -> tuple[bytes, bytes] | None:
         """The first and the last tag in their order; None if there is none."""
-        tags = self._lines.split()
+        tags = [tag for tag in self._lines.split(b"\n") if tag]
         return (bytes(min(tags)), bytes(max(tags))) if tags else None
 
     def columns(self) -> "tuple[array[int], bytearray, array[int]]":
