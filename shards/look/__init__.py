@@ -1,1 +1,1 @@
-"""Looking into a data directory from outside: `topics inspect` shows it, `topics verify` checks it. Read-only."""
+"""Looking into a data directory: `topics inspect` shows it, `topics verify` checks it. Nothing is written."""

@@ -1,9 +1,9 @@
 """Is the log whole? Every checksum, the chain of batches, and how it meets the snapshots.
 
 The rules are those of recovery (shards/wal/recovery.py), told apart more finely:
-  * What is damaged and stands in a batch that some header calls durable, or before one that does, is a problem.
+  * What is damaged in a batch that a later header or a snapshot calls durable is a problem.
   * What is damaged behind that, at the log's end, is what a crash leaves: a note. A start cuts it.
-  * A log that was closed in order ends with its last byte, and all of it was synced: there, nothing is excused.
+  * A log that was closed in order ends with its last byte, and all of it was synced: nothing is excused.
 """
 
 from collections.abc import Iterator, Sequence
@@ -53,6 +53,8 @@ class LogCheck:
         self.batches = 0
         self.in_use = False  # something was logged beside the sessions themselves
         self._durable = max((file.durable for file in self.files), default=0)
+        # The log is durable up to a snapshot's last batch before the snapshot gets its name.
+        self._snapshot_batch = max((snapshot.head.last_batch for snapshot in snapshots), default=0)
         written = [at for at, file in enumerate(self.files) if file.session_first is not None]
         self._last = written[-1] if written else -1
         self._end: LogEnd | None = None if snapshots else LogEnd()
@@ -68,9 +70,8 @@ class LogCheck:
         if end < self._durable:
             text = f"batches {end + 1} to {self._durable} were durable once and cannot be found"
             self._report.problem(WAL, None, text)
-        newest = self._snapshots[-1] if self._snapshots else None
-        if newest is not None and end < newest.head.last_batch:
-            text = f"the log ends with batch {end}; snapshot {newest.number} knows of {newest.head.last_batch}"
+        if end < self._snapshot_batch:
+            text = f"the log ends with batch {end}; a snapshot knows of batch {self._snapshot_batch}"
             self._report.problem(WAL, None, text)
 
     def _check_file(self, position: int, file: LogFile, data: bytes) -> None:
@@ -82,7 +83,7 @@ class LogCheck:
         ]
         limit = min(later, default=None)
         cut_off = position >= self._last and len(data) % GRANULE_BYTES != 0
-        excused = self._durable if not cut_off else 2**64
+        excused = 2**64 if cut_off else max(self._durable, self._snapshot_batch)
         at = self._walk(file, data, limit=limit, excused=excused)
         if at is not None:
             self._check_rest(file, data, at, limit=limit, excused=excused)
@@ -100,7 +101,9 @@ class LogCheck:
         at = 0
         for batch in find_batches(data):
             if limit is not None and batch.number >= limit:
-                self._report.note(file.path, batch.start, f"batch {batch.number} and on: cut by a later session")
+                self._report.note(
+                    file.path, batch.start, f"batch {batch.number} and on: cut by a later session"
+                )
                 return None
             if batch.start > at:
                 if self._next_number > excused:
@@ -122,7 +125,7 @@ class LogCheck:
 
     @property
     def _next_number(self) -> int:
-        return self._end.batch + 1 if self._end is not None else 0
+        return self._end.batch + 1 if self._end is not None else self._snapshots[0].head.start_batch + 1
 
     def _take(self, batch: Batch, entries: Sequence[FrameEntry], *, at_end: bool) -> None:
         self._end = LogEnd(batch.number, batch.identity)
@@ -156,14 +159,12 @@ class LogCheck:
         needed = oldest.head.start_batch + 1
         if batch.number > needed:
             return f"the log begins with it, and snapshot {oldest.number} needs it from batch {needed} on"
-        if batch.number == needed and not batch.from_trailer:
-            if batch.predecessor != oldest.head.start_identity:
-                return f"it names another predecessor than snapshot {oldest.number} does"
+        known = batch.number == needed and not batch.from_trailer
+        if known and batch.predecessor != oldest.head.start_identity:
+            return f"it names another predecessor than snapshot {oldest.number} does"
         return ""
 
-    def _check_rest(
-        self, file: LogFile, data: bytes, at: int, *, limit: int | None, excused: int
-    ) -> None:
+    def _check_rest(self, file: LogFile, data: bytes, at: int, *, limit: int | None, excused: int) -> None:
         """What stands behind the last batch that counts: zeros, or a batch that was being written."""
         content_bytes = len(data.rstrip(b"\0"))
         if content_bytes <= at:
@@ -174,7 +175,9 @@ class LogCheck:
             self._report.problem(file.path, at, f"{length} bytes are no batch")
         elif codec.is_beginning(data, at, content_bytes):
             self._report.note(
-                file.path, at, f"torn tail: the first {length} bytes of batch {number}, which was being written"
+                file.path,
+                at,
+                f"torn tail: the first {length} bytes of batch {number}, which was being written",
             )
         else:
             text = (

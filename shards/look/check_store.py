@@ -95,7 +95,9 @@ class StoreCheck:
                 continue
             topic_id = topic.log.topic_id
             if topic_id in seen or topic_id >= head.next_topic_id:
-                self.report.problem(path, None, f"topic id {topic_id} cannot be: it is used twice or too high")
+                self.report.problem(
+                    path, None, f"topic id {topic_id} cannot be: it is used twice or too high"
+                )
             seen.add(topic_id)
             if not head.start_batch <= topic.as_of <= head.last_batch:
                 text = f"topic {topic_id} is noted at batch {topic.as_of}, outside of the snapshot's range"
@@ -116,7 +118,9 @@ class StoreCheck:
             end = max(end, page.end_seq)
             self._named[page.file].setdefault(page.offset, []).append(Named(one.number, page, tally))
         if end > log.head + 1:
-            self.report.problem(path, None, f"topic {log.topic_id}: pages up to seq {end - 1}, head {log.head}")
+            self.report.problem(
+                path, None, f"topic {log.topic_id}: pages up to seq {end - 1}, head {log.head}"
+            )
 
     # -- segments
 
@@ -164,12 +168,12 @@ class StoreCheck:
         for offset in sorted(named.keys() - found):
             self._give_up(named[offset])
             by = named[offset][0]
-            text = f"snapshot {by.snapshot} names a page of topic {by.page.topic_id} here, and none begins here"
+            text = (
+                f"snapshot {by.snapshot} names a page of topic {by.page.topic_id} here, and none begins here"
+            )
             self.report.problem(path, offset, text)
 
-    def _check_page(
-        self, path: str, at: int, head: PageHead, file: OpenFile, named: Sequence[Named]
-    ) -> None:
+    def _check_page(self, path: str, at: int, head: PageHead, file: OpenFile, named: Sequence[Named]) -> None:
         data = memoryview(file.read(at, head.length))
         who = f"page of topic {head.topic_id}, seqs {head.first_seq}..{head.end_seq - 1}"
         # What was damaged when a snapshot was made, and taken out of use then, is no news.

@@ -60,7 +60,7 @@ def _read_layout(path: Path) -> tuple[Layout | None, str]:
         version = found.get("format") if isinstance(found, dict) else None
         if isinstance(version, int) and version > FORMAT_VERSION:
             raise CannotLook(
-                f"{path.parent} has data format {version}, and this release knows formats up to {FORMAT_VERSION}"
+                f"{path.parent} has data format {version}; this release knows formats up to {FORMAT_VERSION}"
             )
         layout = msgspec.convert(found, Layout)
     except FileNotFoundError:

@@ -19,7 +19,7 @@ class Shard:
 
     def __init__(self, root: Path, name: str) -> None:
         self.name = name
-        self.disk = RealDisk(root / name)
+        self.disk = RealDisk(root.absolute() / name)
 
     def listed(self, directory: str) -> list[str]:
         try:
@@ -32,6 +32,10 @@ class Shard:
         fd = self.disk.open(path)
         try:
             yield OpenFile(self.disk, fd)
+        except OSError as error:
+            # A failed read knows only its descriptor.
+            error.filename = error.filename or path
+            raise
         finally:
             self.disk.close(fd)
 

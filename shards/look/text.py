@@ -2,17 +2,17 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import TypeAlias
 
 SHOWN_BYTES = 160
+Row: TypeAlias = tuple[str, ...]
 
 
 def shown(raw: bytes | str, limit: int = SHOWN_BYTES) -> str:
     """The beginning of `raw`, with everything escaped that is not plainly printable."""
     whole = raw.encode("utf-8", "surrogatepass") if isinstance(raw, str) else raw
     text = bytes(whole[:limit]).decode("utf-8", "backslashreplace")
-    text = "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text
-    )
+    text = "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
     return text if len(whole) <= limit else f"{text}… ({len(whole)} bytes)"
 
 
@@ -39,7 +39,7 @@ def number_text(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def aligned(rows: Sequence[Sequence[str]], indent: str, left: Iterable[int] = (0,)) -> Iterator[str]:
+def aligned(rows: Sequence[Row], indent: str, left: Iterable[int] = (0,)) -> Iterator[str]:
     """Rows as lines; columns are as wide as they need to be, those of `left` stand to the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     to_left = set(left)

@@ -26,7 +26,9 @@ def verify(data: DataDir, *, as_json: bool) -> int:
     shards = [Shard(data.path, name) for name in data.shards]
     progress = Progress(sum(_bytes_of(shard) for shard in shards))
     if data.server:
-        around.note("LOCK", None, f"a server (pid {data.server}) is running: the files may change under this look")
+        around.note(
+            "LOCK", None, f"a server (pid {data.server}) is running: the files may change under this look"
+        )
     elif (data.path / "RUN").exists():
         around.note("RUN", None, "left by a server that was killed")
     if data.complaint:

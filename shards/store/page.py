@@ -253,8 +253,10 @@ def defects(head: PageHead, page: memoryview) -> list[tuple[int, str]]:
         found.append((head.tags_at, "the tag part does not match its checksum"))
     if xxh3_64_intdigest(page[head.columns_at : head.checksums_at]) != head.columns_checksum:
         found.append((head.columns_at, "the columns do not match their checksum"))
-    for block in _bad_blocks(head, page):
-        found.append((head.data_at + block * BLOCK_BYTES, f"data block {block} does not match its checksum"))
+    found += [
+        (head.data_at + block * BLOCK_BYTES, f"data block {block} does not match its checksum")
+        for block in _bad_blocks(head, page)
+    ]
     strays = bytes(page[head.flags_at :]).translate(None, bytes((0, DELETED)))
     if strays:
         at = next(at for at in range(head.flags_at, len(page)) if page[at] == strays[0])
