@@ -21,6 +21,7 @@ from shards.wal.writer import LogEnd, WalOptions
 
 # Preallocation is in whole steps of this, whatever the settings are; a log that was closed ends anywhere.
 GRANULE_BYTES = WalOptions().granule_bytes
+_BAD_TRAILER = "its trailer does not match its checksum"
 
 
 def batch_defects(data: bytes, batch: Batch, entries: Sequence[FrameEntry]) -> Iterator[tuple[int, str]]:
@@ -32,7 +33,7 @@ def batch_defects(data: bytes, batch: Batch, entries: Sequence[FrameEntry]) -> I
     else:
         back = codec.decode_backwards(data, batch.end)
         if back is None or (back.start, back.identity) != (batch.start, batch.identity):
-            yield batch.end - codec.TRAILER_BYTES, "its trailer does not match its checksum"
+            yield batch.end - codec.TRAILER_BYTES, _BAD_TRAILER
     view = memoryview(data)
     for entry in entries:
         if not entry.intact:
@@ -113,6 +114,12 @@ class LogCheck:
             entries = codec.entries(data, batch)
             defects = list(batch_defects(data, batch, entries))
             broken = self._chain_defect(batch)
+            if [text for _, text in defects] == [_BAD_TRAILER] and not broken:
+                # With all of its frames, a batch counts although its end was not written any more.
+                torn = limit == batch.number + 1 and data[batch.end - 1] == 0
+                if torn or batch.number > excused:
+                    text = f"torn trailer of batch {batch.number}; the batch itself is whole"
+                    self._report.note(file.path, defects.pop()[0], text)
             if (broken and self._next_number > excused) or (defects and batch.number > excused):
                 return batch.start
             if broken:
@@ -174,11 +181,8 @@ class LogCheck:
         if number <= excused and (limit is None or number < limit):
             self._report.problem(file.path, at, f"{length} bytes are no batch")
         elif codec.is_beginning(data, at, content_bytes):
-            self._report.note(
-                file.path,
-                at,
-                f"torn tail: the first {length} bytes of batch {number}, which was being written",
-            )
+            text = f"torn tail: the beginning of batch {number}, which was being written; a start cuts it"
+            self._report.note(file.path, at, text)
         else:
             text = (
                 f"damaged tail: {length} bytes behind the last good batch, none of them known to be durable; "

@@ -73,6 +73,10 @@ class _Look:
             self._show_snapshots()
         except (UnknownFormat, UnknownPageFormat, UnknownSnapshotFormat) as error:
             raise CannotLook(f"{self._shard.name}: {error}") from error
+        except BrokenPipeError:
+            raise  # that is about who reads this
+        except OSError as error:
+            raise CannotLook(f"{self._shard.name}: {error.filename}: {error.strerror}") from error
 
     def _say(self, kind: str, file: str, fields: dict[str, object]) -> None:
         print(json.dumps({"kind": kind, "shard": self._shard.name, "file": file, **fields}))
