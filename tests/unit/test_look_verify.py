@@ -1,4 +1,4 @@
-"""`topics verify`: damage is a problem with its file, what a crash leaves is a note, and nothing is written."""
+"""`topics verify`: damage is a problem of its file, what a crash leaves is a note, nothing is written."""
 
 import json
 import os
@@ -16,8 +16,18 @@ from shards.store.snapshot import decode, encode
 from shards.wal import batch as batches
 from shards.wal.recovery import find_batches
 from tests.fakes.look_dir import (
-    LAYOUT, SHARD, Tree, fill, flags_of, flips, mtimes, new_dir, read_tree, write_tree, write_turn,
-)  # fmt: skip
+    LAYOUT,
+    SHARD,
+    Tree,
+    fill,
+    flags_of,
+    flips,
+    mtimes,
+    new_dir,
+    read_tree,
+    write_tree,
+    write_turn,
+)
 from topics.protocol.messages import Op
 
 PROOF = os.environ.get("TOPICS_PROOF") == "1"
