@@ -54,6 +54,10 @@ class LogCheck:
         self.batches = 0
         self.in_use = False  # something was logged beside the sessions themselves
         self._durable = max((file.durable for file in self.files), default=0)
+        self._durable_in: dict[int, int] = {}
+        for file in self.files:
+            self._durable_in[file.session] = max(self._durable_in.get(file.session, 0), file.durable)
+        self._closed_sessions = self._find_closed_sessions()
         # The log is durable up to a snapshot's last batch before the snapshot gets its name.
         self._snapshot_batch = max((snapshot.head.last_batch for snapshot in snapshots), default=0)
         written = [at for at, file in enumerate(self.files) if file.session_first is not None]
@@ -114,21 +118,51 @@ class LogCheck:
             entries = codec.entries(data, batch)
             defects = list(batch_defects(data, batch, entries))
             broken = self._chain_defect(batch)
-            if [text for _, text in defects] == [_BAD_TRAILER] and not broken:
-                # With all of its frames, a batch counts although its end was not written any more.
-                torn = limit == batch.number + 1 and data[batch.end - 1] == 0
-                if torn or batch.number > excused:
-                    text = f"torn trailer of batch {batch.number}; the batch itself is whole"
-                    self._report.note(file.path, defects.pop()[0], text)
+            if [text for _, text in defects] == [_BAD_TRAILER] and self._may_be_torn(batch, excused):
+                text = f"torn trailer of batch {batch.number}; the batch itself is whole"
+                self._report.note(file.path, defects.pop()[0], text)
             if (broken and self._next_number > excused) or (defects and batch.number > excused):
                 return batch.start
             if broken:
-                self._report.problem(file.path, batch.start, f"batch {batch.number}: {broken}")
+                say = self._report.note if self._is_needless(batch) else self._report.problem
+                say(file.path, batch.start, f"batch {batch.number}: {broken}")
             for offset, text in defects:
                 self._report.problem(file.path, offset, f"batch {batch.number}: {text}")
             self._take(batch, entries, at_end=batch.end == len(data))
             at = batch.end
         return at
+
+    def _may_be_torn(self, batch: Batch, excused: int) -> bool:
+        """Whether a crash may have left the batch without its end.
+
+        With all of its frames it counts nevertheless, and a later session has gone on from it. It was never
+        known to be durable then by the session that wrote it, and that one was not closed.
+        """
+        if batch.number > excused:
+            return True
+        known = self._durable_in.get(batch.session, 0)
+        return batch.number > known and batch.session not in self._closed_sessions
+
+    def _is_needless(self, batch: Batch) -> bool:
+        """Whether what is missing before it was removed: no snapshot needs it.
+
+        A checkpoint removes files from the front, but a power cut may bring some of them back.
+        """
+        if not self._snapshots or self._end is None or batch.number <= self._end.batch + 1:
+            return False
+        return batch.number <= self._snapshots[0].head.start_batch + 1
+
+    def _find_closed_sessions(self) -> set[int]:
+        """The sessions that ended in order: by their last batch."""
+        last = {file.session: file for file in self.files if file.session_first is not None}
+        closed = set()
+        for session, file in last.items():
+            with self._shard.opened(file.path) as opened:
+                data = opened.read(0, opened.size)
+            *_, batch = find_batches(data)
+            if any(entry.kind == Kind.CLOSE for entry in codec.entries(data, batch)):
+                closed.add(session)
+        return closed
 
     @property
     def _next_number(self) -> int:

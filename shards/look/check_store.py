@@ -16,7 +16,7 @@ from shards.store import page as pages
 from shards.store import segments, snapshot
 from shards.store.page import PageDamaged, PageHead, UnknownPageFormat
 from shards.store.segments import SegmentStore
-from shards.store.snapshot import Snapshot, SnapshotDamaged, UnknownSnapshotFormat
+from shards.store.snapshot import Snapshot, SnapshotDamaged
 from topics.engine.chunk import Chunk
 from topics.engine.sealed import Sealed
 
@@ -61,16 +61,16 @@ class StoreCheck:
     # -- snapshots
 
     def read_snapshots(self, progress: Progress) -> None:
-        try:
-            for file in snapshot_files(self.shard):
-                progress.add(file.size)
-                if file.snapshot is None:
-                    self.refused += 1
-                    self.report.problem(file.path, 0, f"not a snapshot that can be trusted: {file.reason}")
-                else:
-                    self.snapshots.append(file.snapshot)
-        except UnknownSnapshotFormat as error:
-            self.report.unknown(snapshot.DIRECTORY, str(error))
+        for file in snapshot_files(self.shard):
+            progress.add(file.size)
+            if file.unknown:
+                self.refused += 1
+                self.report.unknown(file.path, file.reason)
+            elif file.snapshot is None:
+                self.refused += 1
+                self.report.problem(file.path, 0, f"not a snapshot that can be trusted: {file.reason}")
+            else:
+                self.snapshots.append(file.snapshot)
         for name in self.shard.listed(snapshot.DIRECTORY):
             if name.endswith(".tmp"):
                 text = "left over from a checkpoint that did not finish; the next one removes it"
@@ -182,6 +182,10 @@ class StoreCheck:
         defects = pages.defects(head, data) if len(data) == head.length else [(0, "it is cut off")]
         for offset, text in defects:
             say(path, at + offset, f"{who}: {text}{', out of use already' if known else ''}")
+        strays = bytes(data[head.flags_at :]).translate(None, bytes((0, pages.DELETED)))
+        if strays:
+            text = f"{number_text(len(strays), 'flag')} neither live nor deleted: live, then"
+            self.report.note(path, at + head.flags_at, f"{who}: {text}")
         try:
             chunk = pages.decode(data).chunk
         except PageDamaged as damaged:

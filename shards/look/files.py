@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from shards.disk import Fd, RealDisk
+from shards.disk import Disk, Fd, RealDisk
 from shards.store import page as pages
 from shards.store import segments, snapshot
 from shards.store.page import PageDamaged, PageHead
-from shards.store.snapshot import Snapshot, SnapshotDamaged
+from shards.store.snapshot import Snapshot, SnapshotDamaged, UnknownSnapshotFormat
 
 WAL = "wal"
 
@@ -17,9 +17,13 @@ WAL = "wal"
 class Shard:
     """The files of a shard, opened for reading only."""
 
-    def __init__(self, root: Path, name: str) -> None:
+    def __init__(self, name: str, disk: Disk) -> None:
         self.name = name
-        self.disk = RealDisk(root.absolute() / name)
+        self.disk = disk
+
+    @classmethod
+    def of(cls, root: Path, name: str) -> "Shard":
+        return cls(name, RealDisk(root.absolute() / name))
 
     def listed(self, directory: str) -> list[str]:
         try:
@@ -45,7 +49,7 @@ class Shard:
 
 
 class OpenFile:
-    def __init__(self, disk: RealDisk, fd: Fd) -> None:
+    def __init__(self, disk: Disk, fd: Fd) -> None:
         self._disk, self._fd = disk, fd
         self.size = disk.size(fd)
 
@@ -64,11 +68,12 @@ class SnapshotFile:
     number: int
     size: int
     snapshot: Snapshot | None
-    reason: str  # why there is none
+    reason: str = ""  # why there is none
+    unknown: bool = False  # because another release wrote it
 
 
 def snapshot_files(shard: Shard) -> Iterator[SnapshotFile]:
-    """Oldest first. Raises UnknownSnapshotFormat."""
+    """Oldest first."""
     for name in shard.listed(snapshot.DIRECTORY):
         number = name.removesuffix(".snap")
         if not name.endswith(".snap") or not number.isdecimal():
@@ -77,9 +82,11 @@ def snapshot_files(shard: Shard) -> Iterator[SnapshotFile]:
         with shard.opened(path) as file:
             data = file.read(0, file.size)
         try:
-            yield SnapshotFile(path, int(number), len(data), snapshot.decode(int(number), data), "")
+            yield SnapshotFile(path, int(number), len(data), snapshot.decode(int(number), data))
         except SnapshotDamaged as error:
             yield SnapshotFile(path, int(number), len(data), None, str(error))
+        except UnknownSnapshotFormat as error:
+            yield SnapshotFile(path, int(number), len(data), None, str(error), unknown=True)
 
 
 def segment_numbers(shard: Shard) -> list[int]:

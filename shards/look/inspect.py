@@ -11,7 +11,6 @@ from shards.look.text import Row, aligned, number_text, size_text, time_text
 from shards.store import page as pages
 from shards.store import segments, snapshot
 from shards.store.page import PageHead, UnknownPageFormat
-from shards.store.snapshot import UnknownSnapshotFormat
 from shards.wal import batch as codec
 from shards.wal.batch import UnknownFormat
 from shards.wal.recovery import find_batches
@@ -51,7 +50,7 @@ def inspect(data: DataDir, *, as_json: bool) -> int:
         if data.server:
             print(f"A server (pid {data.server}) is running on it: the files may change under this look.")
     for name in data.shards:
-        _Look(Shard(data.path, name), as_json=as_json).run()
+        _Look(Shard.of(data.path, name), as_json=as_json).run()
     return 0
 
 
@@ -71,7 +70,7 @@ class _Look:
             self._note_pages()
             self._show_segments()
             self._show_snapshots()
-        except (UnknownFormat, UnknownPageFormat, UnknownSnapshotFormat) as error:
+        except (UnknownFormat, UnknownPageFormat) as error:
             raise CannotLook(f"{self._shard.name}: {error}") from error
         except BrokenPipeError:
             raise  # that is about who reads this

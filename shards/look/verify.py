@@ -23,7 +23,7 @@ _TRIES = 5
 def verify(data: DataDir, *, as_json: bool) -> int:
     """Prints what was found; the exit code."""
     around, in_use = Report(), False
-    shards = [Shard(data.path, name) for name in data.shards]
+    shards = [Shard.of(data.path, name) for name in data.shards]
     progress = Progress(sum(_bytes_of(shard) for shard in shards))
     if data.server:
         around.note(
@@ -56,7 +56,7 @@ def _verify_shard(shard: Shard, progress: Progress, *, running: bool) -> tuple[R
         report, before = Report(f"{shard.name}/"), _listing(shard)
         line, used = "", True
         try:
-            line, used = _look(shard, report, progress)
+            line, used = look_at(shard, report, progress)
         except FileNotFoundError as error:
             report.problem(_inside(shard, error), None, "it went away during the look")
         except OSError as error:
@@ -66,7 +66,8 @@ def _verify_shard(shard: Shard, progress: Progress, *, running: bool) -> tuple[R
     return report, line, used
 
 
-def _look(shard: Shard, report: Report, progress: Progress) -> tuple[str, bool]:
+def look_at(shard: Shard, report: Report, progress: Progress) -> tuple[str, bool]:
+    """Everything about one shard, into `report`. May raise OSError."""
     # Snapshots first: what one of them names is there before it, and the log reaches at least as far.
     store = StoreCheck(shard, report)
     store.read_snapshots(progress)

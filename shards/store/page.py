@@ -247,7 +247,7 @@ def decode(data: bytes | memoryview) -> Page:
 
 
 def defects(head: PageHead, page: memoryview) -> list[tuple[int, str]]:
-    """Everything in a whole page that is not as it was sealed, each with its offset in the page."""
+    """What does not match its checksum in a whole page, each with its offset in the page."""
     found = []
     if xxh3_64_intdigest(page[head.tags_at : head.columns_at]) != head.tags_checksum:
         found.append((head.tags_at, "the tag part does not match its checksum"))
@@ -257,10 +257,6 @@ def defects(head: PageHead, page: memoryview) -> list[tuple[int, str]]:
         (head.data_at + block * BLOCK_BYTES, f"data block {block} does not match its checksum")
         for block in _bad_blocks(head, page)
     ]
-    strays = bytes(page[head.flags_at :]).translate(None, bytes((0, DELETED)))
-    if strays:
-        at = next(at for at in range(head.flags_at, len(page)) if page[at] == strays[0])
-        found.append((at, f"{len(strays)} flags say neither live nor deleted, and count as live"))
     return found
 
 

@@ -76,7 +76,7 @@ def mtimes(root: Path) -> dict[str, int]:
 
 def flags_of(root: Path) -> set[tuple[str, int]]:
     """The places of delete flags, which no checksum covers."""
-    shard = Shard(root, SHARD)
+    shard = Shard.of(root, SHARD)
     found: set[tuple[str, int]] = set()
     for number in segment_numbers(shard):
         with shard.opened(path_of(number)) as file:
@@ -87,13 +87,13 @@ def flags_of(root: Path) -> set[tuple[str, int]]:
     return found
 
 
-def flips(tree: Tree, kind: str, rng: Random, per_file: int | None) -> Iterator[tuple[str, int, bytes]]:
-    """Path, place, and the file with one flipped bit there; every place if `per_file` is None."""
+def flips(tree: Tree, kind: str, rng: Random, per_file: int) -> Iterator[tuple[str, int, bytes]]:
+    """Path, place, and the file with one flipped bit there; `per_file` places of each."""
     for path, content in tree.items():
         if f"/{kind}/" not in path:
             continue
         places = range(len(content))
-        for at in places if per_file is None else rng.sample(places, min(per_file, len(places))):
+        for at in rng.sample(places, min(per_file, len(places))):
             damaged = bytearray(content)
             damaged[at] ^= 1 << rng.randrange(8)
             yield path, at, bytes(damaged)

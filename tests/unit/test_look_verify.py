@@ -93,8 +93,9 @@ def test_a_flipped_bit_is_a_problem_of_its_file(
     root = write_tree(tmp_path / "data", tree)
     unchecked, rng = flags_of(closed), Random(SEED)
     looked = 0
-    for path, at, damaged in flips(tree, kind, rng, None if PROOF else 40):
-        if (path, at) in unchecked:
+    for path, at, damaged in flips(tree, kind, rng, 1000 if PROOF else 40):
+        # A snapshot's version and what is reserved behind it stand outside of its checksum.
+        if (path, at) in unchecked or (kind == "snap" and at in range(4, 8)):
             continue
         (root / path).write_bytes(damaged)
         code, lines = verify(root)
