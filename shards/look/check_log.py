@@ -67,8 +67,11 @@ class LogCheck:
 
     def run(self, progress: Progress) -> None:
         for position, file in enumerate(self.files):
-            with self._shard.opened(file.path) as opened:
-                data = opened.read(0, opened.size)
+            try:
+                with self._shard.opened(file.path) as opened:
+                    data = opened.read(0, opened.size)
+            except FileNotFoundError:
+                continue  # a checkpoint has just removed it; if not, the chain shows it
             self._check_file(position, file, data)
             progress.add(len(data))
         end = self._end.batch if self._end is not None else 0
@@ -93,7 +96,7 @@ class LogCheck:
         if at is not None:
             self._check_rest(file, data, at, limit=limit, excused=excused)
         if position > self._last and not data.strip(b"\0"):
-            self._report.note(file.path, None, "prepared and never used: there is no batch in it")
+            self._report.note(file.path, None, "prepared and not used: there is no batch in it")
         if cut_off and not (position == self._last and self._closing):
             text = f"cut off: it ends after {len(data)} bytes, and no session was closed there"
             self._report.problem(file.path, len(data), text)
@@ -124,8 +127,7 @@ class LogCheck:
             if (broken and self._next_number > excused) or (defects and batch.number > excused):
                 return batch.start
             if broken:
-                say = self._report.note if self._is_needless(batch) else self._report.problem
-                say(file.path, batch.start, f"batch {batch.number}: {broken}")
+                self._say_broken(file, batch, broken)
             for offset, text in defects:
                 self._report.problem(file.path, offset, f"batch {batch.number}: {text}")
             self._take(batch, entries, at_end=batch.end == len(data))
@@ -143,14 +145,18 @@ class LogCheck:
         known = self._durable_in.get(batch.session, 0)
         return batch.number > known and batch.session not in self._closed_sessions
 
-    def _is_needless(self, batch: Batch) -> bool:
-        """Whether what is missing before it was removed: no snapshot needs it.
+    def _say_broken(self, file: LogFile, batch: Batch, broken: str) -> None:
+        """What is missing before a batch was removed if no snapshot needs it.
 
         A checkpoint removes files from the front, but a power cut may bring some of them back.
         """
-        if not self._snapshots or self._end is None or batch.number <= self._end.batch + 1:
-            return False
-        return batch.number <= self._snapshots[0].head.start_batch + 1
+        text = f"batch {batch.number}: {broken}"
+        is_gap = self._end is None or batch.number > self._end.batch + 1
+        by = [one.number for one in self._snapshots if is_gap and one.head.start_batch + 1 < batch.number]
+        if self._snapshots and is_gap and not by:
+            self._report.note(file.path, batch.start, f"{text}; no snapshot needs them")
+        else:
+            self._report.problem(file.path, batch.start, text, by)
 
     def _find_closed_sessions(self) -> set[int]:
         """The sessions that ended in order: by their last batch."""

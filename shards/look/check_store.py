@@ -52,11 +52,18 @@ class StoreCheck:
     shard: Shard
     report: Report
     snapshots: list[Snapshot] = field(default_factory=list)  # those that can be trusted, oldest first
+    running: bool = False
     refused: int = 0
     pages: int = 0
     segments: list[int] = field(default_factory=list)
     _named: dict[int, dict[int, list[Named]]] = field(default_factory=lambda: defaultdict(dict))
     _tallies: list[Tally] = field(default_factory=list)
+
+    @property
+    def _left_by(self) -> str:
+        if self.running:
+            return "from a checkpoint that is under way, or did not finish"
+        return "left over from a checkpoint that did not finish"
 
     # -- snapshots
 
@@ -73,8 +80,7 @@ class StoreCheck:
                 self.snapshots.append(file.snapshot)
         for name in self.shard.listed(snapshot.DIRECTORY):
             if name.endswith(".tmp"):
-                text = "left over from a checkpoint that did not finish; the next one removes it"
-                self.report.note(f"{snapshot.DIRECTORY}/{name}", None, text)
+                self.report.note(f"{snapshot.DIRECTORY}/{name}", None, f"unfinished: {self._left_by}")
             elif not name.endswith(".snap"):
                 self.report.note(f"{snapshot.DIRECTORY}/{name}", None, "not a file of ours")
         for one in list(self.snapshots):
@@ -129,25 +135,27 @@ class StoreCheck:
         for name in self.shard.listed(segments.DIRECTORY):
             if not (name.endswith(".seg") and name[:-4].isdecimal()):
                 self.report.note(f"{segments.DIRECTORY}/{name}", None, "not a file of ours")
+        gone: set[int] = set()  # a checkpoint has just removed them
         needed = set(self._named).union(*(one.head.damaged_files for one in self.snapshots))
         for number in self.segments:
             path = segments.path_of(number)
-            with self.shard.opened(path) as file:
-                if number in needed or self.refused:
-                    self._check_file(number, path, file)
-                else:
-                    text = "no snapshot names it: left over from a checkpoint that did not finish"
-                    self.report.note(path, None, text)
-                progress.add(file.size)
-        for number in sorted(set(self._named) - set(self.segments)):
+            try:
+                with self.shard.opened(path) as file:
+                    if number in needed or self.refused:
+                        self._check_file(number, path, file)
+                    else:
+                        self.report.note(path, None, f"no snapshot names it: {self._left_by}")
+                    progress.add(file.size)
+            except FileNotFoundError:
+                gone.add(number)
+        for number in sorted((set(self._named) - set(self.segments)) | (gone & set(self._named))):
             named = [one for some in self._named[number].values() for one in some]
             self._give_up(named)
-            by = ", ".join(str(by) for by in sorted({one.snapshot for one in named}))
-            offsets = len(self._named[number])
-            text = f"missing: {number_text(offsets, 'page')} in it, named by snapshot {by}"
-            self.report.problem(segments.path_of(number), None, text)
-        for tally in self._tallies:
-            self._check_tally(tally)
+            by = sorted({one.snapshot for one in named})
+            count = number_text(len(self._named[number]), "page")
+            text = f"missing: {count} in it, named by snapshot {', '.join(map(str, by))}"
+            self.report.problem(segments.path_of(number), None, text, by)
+        self._check_tallies()
 
     def _check_file(self, number: int, path: str, file: OpenFile) -> None:
         if file.read(0, segments.HEADER_BYTES) != segments.file_header(number):
@@ -228,18 +236,24 @@ class StoreCheck:
             if one.tally is not None:
                 one.tally.unreadable = True
 
-    def _check_tally(self, tally: Tally) -> None:
-        there, said = (tally.live, tally.live_bytes), (tally.count, tally.size)
-        if tally.unreadable or there == said:
-            return
-        text = (
-            f"topic {tally.topic_id} ({shown(tally.name)}): {tally.live} live records of {tally.live_bytes} "
-            f"bytes in its pages, {tally.count} of {tally.size} bytes in the snapshot"
-        )
-        if tally.live < tally.count:
-            self.report.note(tally.path, None, f"{text}: the flags know of later deletes")
-        else:
+    def _check_tallies(self) -> None:
+        ahead, more = [], 0
+        for tally in self._tallies:
+            if tally.unreadable or (tally.live, tally.live_bytes) == (tally.count, tally.size):
+                continue
+            if tally.live < tally.count:
+                ahead.append(tally)
+                more += tally.count - tally.live
+                continue
+            text = (
+                f"topic {tally.topic_id} ({shown(tally.name)}): {tally.live} live records of "
+                f"{tally.live_bytes} bytes in its pages, {tally.count} of {tally.size} bytes in the snapshot"
+            )
             self.report.problem(tally.path, None, text)
+        if ahead:
+            topics = number_text(len(ahead), "topic")
+            text = f"the flags know of later deletes: {number_text(more, 'record')} of {topics}"
+            self.report.note(ahead[0].path, None, f"{text}, such as topic {ahead[0].topic_id}")
 
 
 def restore(store: SegmentStore, entry: list[object]) -> TopicState:

@@ -72,21 +72,26 @@ class SnapshotFile:
     unknown: bool = False  # because another release wrote it
 
 
+def snapshot_numbers(shard: Shard) -> set[int]:
+    names = shard.listed(snapshot.DIRECTORY)
+    return {int(name[:-5]) for name in names if name.endswith(".snap") and name[:-5].isdecimal()}
+
+
 def snapshot_files(shard: Shard) -> Iterator[SnapshotFile]:
     """Oldest first."""
-    for name in shard.listed(snapshot.DIRECTORY):
-        number = name.removesuffix(".snap")
-        if not name.endswith(".snap") or not number.isdecimal():
-            continue
-        path = f"{snapshot.DIRECTORY}/{name}"
-        with shard.opened(path) as file:
-            data = file.read(0, file.size)
+    for number in sorted(snapshot_numbers(shard)):
+        path = f"{snapshot.DIRECTORY}/{number:08d}.snap"
         try:
-            yield SnapshotFile(path, int(number), len(data), snapshot.decode(int(number), data))
+            with shard.opened(path) as file:
+                data = file.read(0, file.size)
+        except FileNotFoundError:
+            continue  # a checkpoint has just removed it
+        try:
+            yield SnapshotFile(path, number, len(data), snapshot.decode(number, data))
         except SnapshotDamaged as error:
-            yield SnapshotFile(path, int(number), len(data), None, str(error))
+            yield SnapshotFile(path, number, len(data), None, str(error))
         except UnknownSnapshotFormat as error:
-            yield SnapshotFile(path, int(number), len(data), None, str(error), unknown=True)
+            yield SnapshotFile(path, number, len(data), None, str(error), unknown=True)
 
 
 def segment_numbers(shard: Shard) -> list[int]:

@@ -200,13 +200,13 @@ class _Look:
                     time_text(head.time_ms), str(len(found.entries)), str(in_pages), "valid",
                 )
             )  # fmt: skip
-        self._print(rows)
+        self._print(rows, left=(0, 7))
 
-    def _print(self, rows: list[Row]) -> None:
+    def _print(self, rows: list[Row], left: tuple[int, ...] = (0,)) -> None:
         """A table whose first heading stands a little to the left of what is under it."""
         if not self._json:
             body = [rows[0], *(("  " + row[0], *row[1:]) for row in rows[1:])]
-            for line in aligned(body if len(rows) > 1 else [rows[0][:1]], "  ", left=(0, 7)):
+            for line in aligned(body if len(rows) > 1 else [rows[0][:1]], "  ", left):
                 print(line)
 
 

@@ -3,7 +3,8 @@
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from shards.look.text import size_text
 
@@ -17,13 +18,16 @@ class Finding:
     file: str
     offset: int | None
     text: str
+    # The snapshots that are let down by it. If all of them are gone by now, so is the problem.
+    by: frozenset[int] = frozenset()
 
     def line(self) -> str:
         place = self.file if self.offset is None else f"{self.file} at {self.offset}"
         return f"{self.kind:8} {place}: {self.text}"
 
     def json(self) -> str:
-        return json.dumps(asdict(self))
+        shown = {"kind": self.kind, "file": self.file, "offset": self.offset, "text": self.text}
+        return json.dumps(shown)
 
 
 @dataclass(slots=True)
@@ -33,14 +37,21 @@ class Report:
     prefix: str = ""  # stands before every path
     findings: list[Finding] = field(default_factory=list)
 
-    def problem(self, file: str, offset: int | None, text: str) -> None:
-        self.findings.append(Finding("problem", self.prefix + file, offset, text))
+    def problem(self, file: str, offset: int | None, text: str, by: Iterable[int] = ()) -> None:
+        self.findings.append(Finding("problem", self.prefix + file, offset, text, frozenset(by)))
 
     def note(self, file: str, offset: int | None, text: str) -> None:
         self.findings.append(Finding("note", self.prefix + file, offset, text))
 
     def unknown(self, file: str, text: str) -> None:
         self.findings.append(Finding("unknown", self.prefix + file, None, text))
+
+    def excuse(self, present: set[int]) -> None:
+        """Problems of snapshots that a checkpoint has removed meanwhile are none any more."""
+        for at, one in enumerate(self.findings):
+            if one.kind == "problem" and one.by and not one.by & present:
+                text = f"{one.text} (a checkpoint has removed that snapshot meanwhile)"
+                self.findings[at] = replace(one, kind="note", text=text)
 
     def count(self, kind: str) -> int:
         return sum(finding.kind == kind for finding in self.findings)

@@ -9,7 +9,7 @@ import json
 from shards.look.check_log import LogCheck
 from shards.look.check_store import StoreCheck
 from shards.look.datadir import DataDir
-from shards.look.files import WAL, Shard
+from shards.look.files import WAL, Shard, snapshot_numbers
 from shards.look.report import Progress, Report
 from shards.look.text import number_text
 from shards.store.segments import DIRECTORY as SEGMENTS
@@ -56,20 +56,22 @@ def _verify_shard(shard: Shard, progress: Progress, *, running: bool) -> tuple[R
         report, before = Report(f"{shard.name}/"), _listing(shard)
         line, used = "", True
         try:
-            line, used = look_at(shard, report, progress)
+            line, used = look_at(shard, report, progress, running=running)
         except FileNotFoundError as error:
             report.problem(_inside(shard, error), None, "it went away during the look")
         except OSError as error:
             report.problem(_inside(shard, error), None, f"cannot be read: {error.strerror}")
+        if running:
+            report.excuse(snapshot_numbers(shard))
         if not (running and report.count("problem") and _listing(shard) != before) or attempt == _TRIES:
             break
     return report, line, used
 
 
-def look_at(shard: Shard, report: Report, progress: Progress) -> tuple[str, bool]:
+def look_at(shard: Shard, report: Report, progress: Progress, *, running: bool = False) -> tuple[str, bool]:
     """Everything about one shard, into `report`. May raise OSError."""
     # Snapshots first: what one of them names is there before it, and the log reaches at least as far.
-    store = StoreCheck(shard, report)
+    store = StoreCheck(shard, report, running=running)
     store.read_snapshots(progress)
     store.check_segments(progress)
     batches, files, used = 0, 0, bool(store.snapshots or store.refused)

@@ -24,7 +24,7 @@ PROOF = os.environ.get("TOPICS_PROOF") == "1"
 SEED = int(os.environ.get("TOPICS_SEED", "7"))
 EFFORT = Effort(
     limits=Limits(
-        torn_ops_max=3, torn_cuts_max=2, product_max=16, states_max=64 if PROOF else 12, random_picks=3
+        torn_ops_max=3, torn_cuts_max=2, product_max=16, states_max=64 if PROOF else 6, random_picks=3
     ),
     inner_share=0.0,
 )

@@ -303,7 +303,7 @@ def test_flags_that_know_more_deletes_than_the_snapshot_are_a_note(
 @pytest.mark.parametrize(
     ("position", "change", "said"),
     [
-        (6, 1, "live records"),  # the count
+        (6, 1, "later deletes"),  # the count
         (7, 1, "live records"),  # the bytes
         (4, -30, "head"),
         (3, 1000, "outside of the snapshot's range"),
