@@ -195,14 +195,16 @@ class StoreCheck:
             text = f"{number_text(len(strays), 'flag')} neither live nor deleted: live, then"
             self.report.note(path, at + head.flags_at, f"{who}: {text}")
         try:
-            chunk = pages.decode(data).chunk
+            page = pages.decode(data)
         except PageDamaged as damaged:
             if not defects:
                 say(path, at, f"{who}: {damaged.reason}")
             self._give_up(named)
             return
+        if page.damaged:
+            self._give_up(named)  # what was in them cannot be counted any more
         for one in named:
-            self._compare(path, at, head, chunk, one)
+            self._compare(path, at, head, page.chunk, one)
 
     def _compare(self, path: str, at: int, head: PageHead, chunk: Chunk, named: Named) -> None:
         page = named.page

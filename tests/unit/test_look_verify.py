@@ -128,6 +128,37 @@ def last_batch_at(data: bytes) -> tuple[int, int]:
     return start, at
 
 
+def test_no_byte_of_the_last_batch_is_excused_when_the_log_was_closed(
+    closed: Path, tmp_path: Path, verify: Verify
+) -> None:
+    tree = read_tree(closed)
+    path = paths(tree, "wal")[-1]
+    start, end = last_batch_at(tree[path])
+    root = write_tree(tmp_path / "data", tree)
+    for at in range(start, end):
+        damaged = bytearray(tree[path])
+        damaged[at] ^= 1
+        (root / path).write_bytes(damaged)
+        code, lines = verify(root)
+        assert code == 1, (at - start, lines)
+        assert of_kind(lines, f"problem  {path}"), (at - start, lines)
+
+
+def test_every_damaged_part_of_a_page_is_named_with_its_offset(
+    closed: Path, tmp_path: Path, verify: Verify
+) -> None:
+    tree = read_tree(closed)
+    path = paths(tree, "segments")[0]
+    at, head = 24, pages.decode_head(tree[path][24:])
+    damaged = bytearray(tree[path])
+    for place in (head.columns_at, head.data_at):
+        damaged[at + place + 1] ^= 1
+    code, lines = verify(write_tree(tmp_path / "data", tree | {path: bytes(damaged)}))
+    assert code == 1
+    assert "the columns do not" in "".join(of_kind(lines, f"problem  {path} at {at + head.columns_at}:"))
+    assert "data block 0" in "".join(of_kind(lines, f"problem  {path} at {at + head.data_at}:"))
+
+
 def test_a_torn_tail_is_a_note(killed: Path, tmp_path: Path, verify: Verify) -> None:
     tree = read_tree(killed)
     path = paths(tree, "wal")[-1]
