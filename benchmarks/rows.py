@@ -70,6 +70,18 @@ def _batch(
     )
 
 
+def _while_sealing(connections: int) -> Row:
+    """Look at its p99 beside that of the row it is based on."""
+    base = f"write_1x200B_c{connections}_disk"
+    return Row(
+        name=f"{base}_checkpoints",
+        title=f"the same as `{base}`, with a checkpoint after every 4 MiB of log",
+        ours=topics_work.writes(1, connections, {}, settings={"TOPICS_CHECKPOINT_BYTES": "4MiB"}),
+        peer="-",
+        base=base,
+    )
+
+
 def _capped(*, sustained: bool) -> Row:
     burst = "write_100x200B_c32_disk_capped"
     return Row(
@@ -94,6 +106,7 @@ _ALONE = "influence_alone"
 ROWS: tuple[Row, ...] = (
     _single(1, "disk", "everysec", quick=True),
     _single(32, "disk", "everysec", target=Target("redis", 0.45, 0.8), quick=True),
+    _while_sealing(32),
     _single(256, "disk", "everysec"),
     _single(1, "fsync", "always"),
     _single(32, "fsync", "always"),

@@ -19,7 +19,14 @@ _ANSWER_SECONDS_MAX = 60.0
 class TopicsServer:
     """Ready on entry; killed at exit unless it was stopped before."""
 
-    def __init__(self, directory: Path, cores: frozenset[int], *, start_number: int = 0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        cores: frozenset[int],
+        *,
+        start_number: int = 0,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self.port = 0
         self._directory = directory
         self._port_file = directory / f"port-{start_number}"
@@ -29,6 +36,7 @@ class TopicsServer:
             "TOPICS_PORT_FILE": str(self._port_file),
             "TOPICS_DATA_DIR": str(directory / "data"),
             "TOPICS_WAL_SHARDS": str(SHARDS),
+            **(settings or {}),
         }
         self._child = Child(
             [sys.executable, "-m", "topics", "serve"],

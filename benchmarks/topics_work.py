@@ -14,13 +14,20 @@ _TOPIC = "bench"
 _OLD = b'{"match":"old"}'
 
 
-def writes(batch: int, connections: int, config: Mapping[str, Any], *, sustained: bool = False) -> Work:
+def writes(
+    batch: int,
+    connections: int,
+    config: Mapping[str, Any],
+    *,
+    sustained: bool = False,
+    settings: Mapping[str, str] | None = None,
+) -> Work:
     """POST of `batch` records over and over on each connection; records/s and a request's latency."""
     query = "?return_seqs=false" if batch > 1 else ""
 
     def work(place: Place) -> Sample:
         seconds = place.scale.sustained_seconds if sustained else place.scale.seconds
-        with TopicsServer(place.directory, place.cores.server) as server:
+        with TopicsServer(place.directory, place.cores.server, settings=settings) as server:
             server.create(_TOPIC, config)
             load = wrk.Load(
                 port=server.port, path=f"/v0/topics/{_TOPIC}{query}", bodies=[payloads.write_body(batch)],

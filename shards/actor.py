@@ -9,23 +9,22 @@ import logging
 import os
 import select
 import socket
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import cbor2
 import trio
 
+from shards.admission import Status, pressure
 from shards.answers import performance
 from shards.clock import Clock
 from shards.command import Answer, Command
 from shards.link import OUTGOING_BYTES_MAX, Link, Upload
 from shards.mailbox import TURN_COMMANDS, Mailbox
-from shards.requests import wants_queueing
 from shards.shard import Shard
 from shards.wal.sync import ThreadSyncer
 from topics.engine.priority import effective_priority, waiting_bonus
-from topics.errors import NotReady, PayloadTooLarge, ShuttingDown, Throttled, TopicsError
+from topics.errors import NotReady, PayloadTooLarge
 from topics.protocol.codec import decode_params, encode
 from topics.protocol.messages import (
     PROTOCOL_VERSION,
@@ -54,23 +53,9 @@ SWEEP_NS = 2_000_000
 RECEIVES_PER_SWEEP = 16
 # Looking again costs far less than falling asleep and being woken.
 SWEEPS_PER_TURN = 4
-# Writes are refused while more than this waits: a queue that long is latency for everybody behind it.
-PRESSURE_COMMANDS = 5_000
-PRESSURE_BYTES = 64 * 1024 * 1024
 # Beyond this the shard stops reading its links; peers feel it as backpressure.
 MAILBOX_COMMANDS_MAX = 20_000
 MAILBOX_BYTES_MAX = 256 * 1024 * 1024
-# States in which the data routes are answered without being run.
-_REFUSING = frozenset({"recovering", "stopping"})
-
-
-@dataclass(slots=True)
-class Status:
-    """What the shard says of itself; `state` is recovering, ready, read_only or stopping."""
-
-    state: str = "recovering"
-    progress: float = 0.0
-    detail: str = ""
 
 
 class Actor:
@@ -182,6 +167,7 @@ class Actor:
     def _run_commands(self, shard: Shard) -> None:
         clock = self._clock.monotonic_ns
         end_ns = clock() + SWEEP_NS
+        ran = 0
         now_ms = self._clock.now_ms()
 
         def priority(name: str, first: Command) -> float:
@@ -199,11 +185,14 @@ class Actor:
                 run = shard.execute_row(name, list(islice(queue, turn)))
                 self.mailbox.take(name, run)
                 turn -= run
+                ran += run
             for _ in range(turn):
                 command = queue[0]
                 now_ns = clock()
-                if now_ns > end_ns:
+                # However long a look at the queue has taken, something is run.
+                if now_ns > end_ns and ran:
                     return
+                ran += 1
                 command.waited_ns = now_ns - command.taken_ns
                 if not command.cancelled and not shard.execute(command):
                     self.mailbox.hold(name)
@@ -356,38 +345,13 @@ class Actor:
         elif head.op in (Op.QUOTA_ASK, Op.QUOTA_STATE):
             if (answer := self.on_quota(command)) is not None:
                 self._answer(command, answer)
-        elif (refusal := self._refusal() or self._pressure(command)) is not None:
+        elif (refusal := self.status.refusal() or pressure(self.mailbox, command)) is not None:
             answer = Answer.of_error(refusal)
             total_ns = max(0, command.taken_ns - command.arrived_ns)
             answer.parts.append(performance(answer, total_ns=total_ns, waited_ns=0))
             self._answer(command, answer)
         else:
             self.mailbox.put(command)
-
-    def _refusal(self) -> TopicsError | None:
-        if self.status.state not in _REFUSING:
-            return None
-        if self.status.state == "stopping":
-            return ShuttingDown("the server is shutting down", detail={"outcome": "not_applied"})
-        return NotReady(
-            "the log is being replayed",
-            detail={"replay_progress": round(self.status.progress, 3), "outcome": "not_applied"},
-        )
-
-    def _pressure(self, command: Command) -> TopicsError | None:
-        """Shed writes, which can come again, before reads; a write may ask to be queued instead."""
-        mailbox = self.mailbox
-        if mailbox.commands < PRESSURE_COMMANDS and mailbox.bytes < PRESSURE_BYTES:
-            return None
-        if command.op != Op.WRITE:
-            return None
-        if b'"disable_backpressure"' in command.body and wants_queueing(command.body):
-            return None
-        return Throttled(
-            f"{mailbox.commands} requests wait in this shard",
-            retry_after_s=1,
-            detail={"retry_after_ms": 1000, "waiting": mailbox.commands},
-        )
 
     def _status(self) -> bytes:
         return cbor2.dumps(

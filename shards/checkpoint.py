@@ -1,5 +1,6 @@
 """A checkpoint: tails become sealed pages, the state becomes a snapshot, and the log can be shortened.
 
+    look    which pages are worth being written again; they are read in a thread
     note    topic by topic, between commands: close its tail, plan its pages, write down its entry
     write   each file of planned pages, in a thread; then the pages stand where the chunks stood
     flag    deletes that the noted entries know of, into the files' flags
@@ -13,21 +14,24 @@ or by a full disk. What it has written by then is left over and removed by the n
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from shards.background import Background
 from shards.clock import Clock
 from shards.disk import Disk
 from shards.load import Storage
+from shards.planning import PlannedFile, Source
+from shards.rewriting import Rewriting
 from shards.state import Registry, TopicState
 from shards.store import page as pages
 from shards.store import snapshot as snapshots
-from shards.store.segments import HEADER_BYTES
-from shards.store.snapshot import KEPT, Snapshot, SnapshotHead
+from shards.store.snapshot import KEPT, Kept, SnapshotHead
 from shards.wal.writer import WalWriter
 from topics.engine.chunk import Chunk
+from topics.engine.joining import joined
 from topics.engine.sealed import Sealed
+from topics.engine.topic import Piece
 
 log = logging.getLogger("shard")
 
@@ -43,23 +47,6 @@ class CheckpointOptions:
     age_ms: int = 3_600_000  # the same for what is older than this
     segment_events: int = 10_000
     segment_bytes: int = 64 * 1024 * 1024
-
-
-@dataclass(slots=True)
-class PlannedPage:
-    topic: TopicState
-    chunk: Chunk
-    sealed: Sealed
-    flags: bytes  # deletes as they were written
-
-
-@dataclass(slots=True)
-class PlannedFile:
-    number: int
-    size: int = HEADER_BYTES
-    events: int = 0
-    parts: list[list[bytes | memoryview]] = field(default_factory=list)
-    planned: list[PlannedPage] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -84,10 +71,12 @@ class Checkpoint:
         )
         self._topics: Iterator[TopicState] = iter(list(registry))
         self._entries: list[bytes] = []
+        self._files = set(storage.damaged_files)  # that the entries need
         self._shared = PlannedFile(storage.segments.new_number())
         self._flips: dict[int, list[Flips]] = {}
         self._jobs = 0
-        self._advance: Callable[[], bool] = self._note
+        self._rewriting = Rewriting(storage.segments)
+        self._advance: Callable[[], bool] = self._look
         self.ended = False
         self.failed: Exception | None = None
         self.records = 0
@@ -97,6 +86,23 @@ class Checkpoint:
         if self._jobs or self.ended:
             return False
         return self._advance()
+
+    # -- look
+
+    def _look(self) -> bool:
+        end_ns = self._clock.monotonic_ns() + SLICE_NS
+        for topic in self._topics:
+            self._rewriting.look_at(topic)
+            if self._clock.monotonic_ns() > end_ns:
+                return True
+        self._submit(self._rewriting.read, self._begin_noting)
+        return True
+
+    def _begin_noting(self) -> None:
+        # Replay begins here: whatever was logged before is in the entries.
+        self._head.start_batch, self._head.start_identity = self._wal.batch, self._wal.identity
+        self._topics = iter(list(self._registry))
+        self._advance = self._note
 
     # -- note
 
@@ -114,48 +120,55 @@ class Checkpoint:
         return True
 
     def _note_topic(self, topic: TopicState) -> None:
-        pieces = topic.log.chunks
-        fresh = [piece for piece in pieces if isinstance(piece, Chunk) and piece.logged]
-        sealed = [piece for piece in pieces if isinstance(piece, Sealed)]
-        for page in sealed:
-            if page.pending:
-                self._plan_flips(page)
-        own = sum(len(chunk.buffer) for chunk in fresh) >= OWN_FILE_BYTES
+        pieces = [piece for piece in topic.log.chunks if isinstance(piece, Sealed) or piece.logged]
+        fresh_bytes = sum(len(piece.buffer) for piece in pieces if isinstance(piece, Chunk))
+        own = fresh_bytes >= OWN_FILE_BYTES
         file = PlannedFile(self._storage.segments.new_number()) if own else self._shared
-        for chunk in fresh:
-            if file.planned and (
-                file.size + len(chunk.buffer) > self._options.segment_bytes
-                or (own and file.events + chunk.count > self._options.segment_events)
-            ):
+        sealed: list[Sealed] = []
+        while pieces:
+            chunk, sources = self._next_page(pieces)
+            del pieces[: len(sources)]
+            if chunk is None:
+                page = sources[0].piece
+                assert isinstance(page, Sealed)
+                if page.pending:
+                    self._plan_flips(page)
+                sealed.append(page)
+                continue
+            if self._is_full(file, chunk, own=own):
                 self._write(file)
                 file = PlannedFile(self._storage.segments.new_number())
                 if not own:
                     self._shared = file
-            sealed.append(self._plan(file, topic, chunk))
+            sealed.append(file.add(self._storage.segments, topic, chunk, sources))
+            self.records += chunk.count
         if own:
             self._write(file)
         self._entries.append(snapshots.entry_of(topic, sealed, self._wal.batch))
+        self._files.update(page.file for page in sealed)
 
-    def _plan(self, file: PlannedFile, topic: TopicState, chunk: Chunk) -> Sealed:
-        chunk.closed = True
-        parts = pages.encode(topic.log.topic_id, chunk)
-        length = sum(map(len, parts))
-        count = chunk.count
-        sealed = Sealed(
-            self._storage.segments, topic_id=topic.log.topic_id, file=file.number, offset=file.size,
-            length=length, first_seq=chunk.first_seq, count=count, live=chunk.live_count(0, count),
-            live_payload=chunk.live_bytes(0, count), first_ts=chunk.ts_values[0],
-            last_ts=chunk.ts_values[-1], tagged=chunk.tags is not None,
-        )  # fmt: skip
-        flags = bytes(chunk.deleted) if chunk.deleted is not None else bytes(count)
-        # An entry that is written while a page is planned asks for its live records.
-        self._storage.segments.keep(sealed, chunk)
-        file.parts.append(parts)
-        file.planned.append(PlannedPage(topic, chunk, sealed, flags))
-        file.size += length
-        file.events += count
-        self.records += count
-        return sealed
+    def _is_full(self, file: PlannedFile, chunk: Chunk, *, own: bool) -> bool:
+        if not file.planned:
+            return False
+        too_many = own and file.events + chunk.count > self._options.segment_events
+        return too_many or file.size + len(chunk.buffer) > self._options.segment_bytes
+
+    def _next_page(self, pieces: list[Piece]) -> tuple[Chunk | None, list[Source]]:
+        """The chunk to be sealed next, None if a page stays as it is; and the pieces that it stands for."""
+        first = pieces[0]
+        if isinstance(first, Chunk):
+            return first, [Source(first, 0)]
+        group = self._rewriting.groups.get(first, [])
+        if not group or pieces[: len(group)] != group:
+            return None, [Source(first, 0)]
+        chunks, sources, at = [], [], 0
+        for page in group:
+            chunk = self._rewriting.chunks[page]
+            page.apply_pending(chunk)
+            chunks.append(chunk)
+            sources.append(Source(page, at, known=len(page.pending)))
+            at += page.count
+        return (chunks[0] if len(chunks) == 1 else joined(chunks)), sources
 
     # -- write
 
@@ -166,13 +179,9 @@ class Checkpoint:
 
     def _install(self, file: PlannedFile) -> None:
         """The file is durable: its pages stand for the chunks from now on."""
-        self._storage.segments.files.add(file.number)
+        self._storage.segments.files[file.number] = file.size
         for planned in file.planned:
-            chunks = planned.topic.log.chunks
-            at = next((at for at, piece in enumerate(chunks) if piece is planned.chunk), None)
-            if at is not None:
-                _catch_up(planned)
-                chunks[at] = planned.sealed
+            planned.install()
         file.parts.clear()
 
     # -- flag
@@ -202,34 +211,31 @@ class Checkpoint:
         kept, entries = self._storage.snapshots, self._entries
 
         def save() -> None:
-            data = snapshots.encode(head, entries)
-            number = kept.write(data)
-            found.append(snapshots.decode(number, b"".join(data)))
+            found.append(kept.write(snapshots.encode(head, entries)))
 
-        found: list[Snapshot] = []
+        found: list[int] = []
         self._submit(save, lambda: self._saved(found[0]))
         return True
 
-    def _saved(self, snapshot: Snapshot) -> None:
+    def _saved(self, number: int) -> None:
         kept = self._storage.snapshots
-        kept.kept = [*kept.kept, snapshot][-KEPT:]
+        kept.kept = [*kept.kept, Kept(number, self._head.start_batch, self._files)][-KEPT:]
+        self._entries.clear()
         self._advance = self._trim
 
     # -- trim
 
     def _trim(self) -> bool:
         storage = self._storage
-        oldest = storage.snapshots.kept[0]
-        needless_log = (
-            self._wal.needless(oldest.head.start_batch) if len(storage.snapshots.kept) == KEPT else []
-        )
+        kept = storage.snapshots.kept
+        needless_log = self._wal.needless(kept[0].start_batch) if len(kept) == KEPT else []
         used = {
             piece.file for topic in self._registry for piece in topic.log.chunks if isinstance(piece, Sealed)
         }
         used.update(storage.damaged_files)
-        for snapshot in storage.snapshots.kept:
-            used.update(snapshot.files())
-        needless = sorted(storage.segments.files - used)
+        for snapshot in kept:
+            used |= snapshot.files
+        needless = sorted(storage.segments.files.keys() - used)
 
         def remove() -> None:
             storage.snapshots.remove_others()
@@ -240,7 +246,8 @@ class Checkpoint:
             storage.segments.remove_files(needless)
 
         def removed() -> None:
-            storage.segments.files.difference_update(needless)
+            for number in needless:
+                storage.segments.files.pop(number, None)
             self.ended = True
 
         self._submit(remove, removed)
@@ -259,26 +266,6 @@ class Checkpoint:
                 then()
 
         self._background.submit(job, done)
-
-
-def _catch_up(planned: PlannedPage) -> None:
-    """What was deleted since the page was planned is pending in it."""
-    chunk, sealed = planned.chunk, planned.sealed
-    sealed.live = chunk.live_count(0, chunk.count)
-    sealed.live_payload = chunk.live_bytes(0, chunk.count)
-    if chunk.deleted is not None and bytes(chunk.deleted) != planned.flags:
-        fresh = [index for index in range(chunk.count) if chunk.deleted[index] and not planned.flags[index]]
-        sealed.pending = _as_stretches(fresh)
-
-
-def _as_stretches(indexes: list[int]) -> list[tuple[int, int]]:
-    stretches: list[tuple[int, int]] = []
-    for index in indexes:
-        if stretches and stretches[-1][1] == index:
-            stretches[-1] = (stretches[-1][0], index + 1)
-        else:
-            stretches.append((index, index + 1))
-    return stretches
 
 
 def _flipped(flips: list[Flips]) -> None:

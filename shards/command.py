@@ -9,6 +9,7 @@ from topics.protocol.messages import Op
 
 if TYPE_CHECKING:
     from shards.requests import Decoded
+    from topics.engine.sealed import Sealed
 
 
 class Answer(msgspec.Struct, gc=False):
@@ -46,4 +47,5 @@ class Command(msgspec.Struct, eq=False):
     deadline_ns: int = 0  # of a long-poll
     scheduled: bool = False  # its deadline is being watched
     fetches: int = 0  # how often it has waited for a page
+    found: "dict[Sealed, list[int]] | None" = None  # records of pages whose tags match
     answer: Answer | None = None

@@ -22,6 +22,8 @@ from topics.engine.idempotency import Remembered
 from topics.engine.limits import Limits
 from topics.engine.reading import read
 from topics.engine.run import Run, render
+from topics.engine.sealed import Sealed
+from topics.engine.tags import TagMatch
 from topics.engine.topic import TopicLog
 from topics.errors import InvalidRequest, NotReady, RecordTooLarge, TopicFull, TopicNotEmpty, TopicNotFound
 from topics.protocol.messages import Op
@@ -44,6 +46,15 @@ class NeedsRoom(Exception):
     def __init__(self, length: int) -> None:
         super().__init__(length)
         self.length = length
+
+
+class NeedsSearch(Exception):
+    """The command must be run again with the records of these pages whose tags match; nothing was changed."""
+
+    def __init__(self, pages: list[Sealed], match: TagMatch) -> None:
+        super().__init__(len(pages))
+        self.pages = pages
+        self.match = match
 
 
 class Waits(Exception):
@@ -271,7 +282,11 @@ def _delete_records(context: Context, command: Command) -> Answer:
     if request.match is None:
         ranges = [(log.earliest, bound - 1)] if bound > log.earliest else []
     else:
-        ranges = as_ranges(log.matching(request.match, below=bound))
+        if command.found is None and (pages := log.pages_to_search(request.match, below=bound)):
+            # What is written while they are searched is not meant.
+            command.decoded = Delete(bound, request.match)
+            raise NeedsSearch(pages, request.match)
+        ranges = as_ranges(log.matching(request.match, below=bound, found=command.found or {}))
     _may_write(context, 16 * len(ranges))
     deleted = log.delete(ranges) if ranges else 0
     logged = bool(deleted) and ranges[0][0] <= topic.logged_head

@@ -14,6 +14,7 @@ from shards.store.damage import quarantine
 from shards.store.segments import PageLost
 from topics.engine.chunk import Chunk
 from topics.engine.sealed import Sealed
+from topics.engine.tags import TagMatch
 from topics.errors import Internal
 
 log = logging.getLogger("shard")
@@ -35,9 +36,10 @@ class Fetcher:
         self._readers = readers
         self._again, self._refuse = again, refuse
         self._waiting: dict[Sealed, list[Command]] = {}
+        self._searching: list[Command] = []
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._searching)
 
     def fetch(self, page: Sealed, command: Command) -> None:
         command.fetches += 1
@@ -54,14 +56,40 @@ class Fetcher:
         if isinstance(error, PageLost):
             self.take_out(error)
         elif error is not None:
-            log.error("page.unreadable", extra={"file": page.file, "reason": repr(error)})
-            for command in commands:
-                command.answer = Answer.of_error(Internal("a page could not be read; it has been logged"))
-            self._refuse(commands)
+            self._fail(commands, error)
             return
         else:
             self._storage.segments.keep(page, found[0])
         self._again(commands)
+
+    def search(self, pages: list[Sealed], match: TagMatch, command: Command) -> None:
+        """Have the tags of these pages looked at; the command goes on with what was found."""
+        self._searching.append(command)
+        found: dict[Sealed, list[int]] = {}
+
+        def job() -> None:
+            for page in pages:
+                found[page] = self._storage.segments.search(page, match)
+
+        self._readers.submit(job, partial(self._searched, command, found))
+
+    def _searched(self, command: Command, found: dict[Sealed, list[int]], error: Exception | None) -> None:
+        self._searching.remove(command)
+        if isinstance(error, PageLost):
+            self.take_out(error)
+        elif error is not None:
+            self._fail([command], error)
+            return
+        else:
+            command.found = found
+        if not command.cancelled:
+            self._again([command])
+
+    def _fail(self, commands: list[Command], error: Exception) -> None:
+        log.error("page.unreadable", extra={"reason": repr(error)})
+        for command in commands:
+            command.answer = Answer.of_error(Internal("a page could not be read; it has been logged"))
+        self._refuse(commands)
 
     def take_out(self, lost: PageLost) -> None:
         """Quarantine what was lost; whoever met it may go on."""

@@ -37,6 +37,18 @@ class Keeper:
     def under_way(self) -> bool:
         return self._under_way is not None
 
+    def figures(self) -> dict[str, object]:
+        """For metrics."""
+        segments = self._storage.segments
+        return {
+            "checkpoints": self.checkpoints,
+            "checkpoint_failures": self.failures,
+            "segment_files": len(segments.files),
+            "segment_bytes": sum(segments.files.values()),
+            "cache_bytes": segments.cached_bytes,
+            "damaged_files": len(self._storage.damaged_files),
+        }
+
     def next_due_ns(self) -> int | None:
         """When the next slice or the next checkpoint is due; None while there is nothing to seal."""
         if self.under_way:

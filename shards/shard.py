@@ -22,14 +22,15 @@ from shards.allowance import Allowances, NeedsQuota
 from shards.background import Background, InlineBackground
 from shards.clock import Clock
 from shards.command import Answer, Command
-from shards.commands import Context, Continues, NeedsRoom, NeedsSync, Waits, handle
+from shards.commands import Context, Continues, NeedsRoom, NeedsSearch, NeedsSync, Waits, handle
 from shards.fetching import Fetcher
 from shards.keeper import Keeper
 from shards.load import Loaded
 from shards.metrics import FSYNC_BUCKETS_US, topic_rows, totals
-from shards.state import CLEAN_AFTER_MS, TopicState
+from shards.state import TopicState
 from shards.store.segments import PageLost
 from shards.streak import run_in_a_row
+from shards.upkeep import Upkeep
 from shards.waiting import LongPolls
 from shards.wal import frame as frames
 from shards.wal.sync import Syncer
@@ -40,11 +41,6 @@ from topics.errors import Internal, NotReady, TopicsError
 from topics.histogram import Histogram
 
 log = logging.getLogger("shard")
-
-# How often topics that are dirty or expiring are looked at; the others cost nothing.
-SWEEP_TOPICS_EVERY_NS = 1_000_000_000
-# While bytes are short, all topics are looked at for expired records this often, not for every write.
-RECLAIM_EVERY_NS = 50_000_000
 
 
 @dataclass(slots=True)
@@ -91,13 +87,12 @@ class Shard:
         self._groups: list[Group] = []
         self.polls = LongPolls()
         self._dirty_since_ns = 0
-        self._swept_ns = clock.monotonic_ns()
         self._context.restless.update(self.registry)
         self._read_clock()
         self._start_group()
-        self._reclaimed_ns = 0
         self._readers = readers or InlineBackground()
         self._fetcher = Fetcher(loaded, self._readers, self._again, self._refused)
+        self._upkeep = Upkeep(self._context, self._fetcher, clock.monotonic_ns())
         self._keeper = keeper
         self._attach_allowances()
 
@@ -125,6 +120,9 @@ class Shard:
             return True
         except Cold as cold:
             self._fetcher.fetch(cold.page, command)
+            return True
+        except NeedsSearch as need:
+            self._fetcher.search(need.pages, need.match, command)
             return True
         except PageLost as lost:
             self._fetcher.take_out(lost)
@@ -333,7 +331,7 @@ class Shard:
         self._read_clock()
         wal, syncs = self._wal, self._fsync_us
         for topic in self.registry:
-            self._expire(topic)
+            self._upkeep.expire(topic)
         rows, truncated = topic_rows(self.registry, prefixes)
         return totals(self.registry) | {
             "wal_frames": wal.frames if wal is not None else 0,
@@ -345,6 +343,7 @@ class Shard:
             "fsync_us": [list(syncs.bounds), syncs.counts, syncs.total],
             "rows": rows,
             "rows_truncated": truncated,
+            **(self._keeper.figures() if self._keeper is not None else {}),
         }
 
     # -- long-polls
@@ -384,14 +383,8 @@ class Shard:
             self._allowed.bytes.attach(lambda: meter.bytes, self._reclaim)
 
     def _reclaim(self) -> None:
-        """What has expired does not count, even if nobody has looked at its topic since."""
-        context = self._context
         self._read_clock()
-        if context.now_ns - self._reclaimed_ns >= RECLAIM_EVERY_NS:
-            self._reclaimed_ns = context.now_ns
-            for topic in context.restless:
-                if self.registry.by_id(topic.log.topic_id) is not None:
-                    self._expire(topic)
+        self._upkeep.reclaim()
 
     # -- time and end
 
@@ -410,8 +403,8 @@ class Shard:
         due = [] if deadline_ns is None else [deadline_ns]
         if self._dirty_since_ns and not self._syncer.busy:
             due.append(self._dirty_since_ns + self._sync_interval_ns)
-        if self._context.restless and self._context.writable:
-            due.append(self._swept_ns + SWEEP_TOPICS_EVERY_NS)
+        if (swept_ns := self._upkeep.next_due_ns()) is not None:
+            due.append(swept_ns)
         if self._keeper is not None and (kept_ns := self._keeper.next_due_ns()) is not None:
             due.append(kept_ns)
         return min(due, default=None)
@@ -420,36 +413,12 @@ class Shard:
         """What time alone brings: expiry with its floors, clean topics, the periodic sync."""
         context = self._context
         self._read_clock()
-        if context.writable and context.now_ns - self._swept_ns >= SWEEP_TOPICS_EVERY_NS:
-            self._swept_ns = context.now_ns
-            for topic in list(context.restless):
-                self._sweep_topic(topic)
+        self._upkeep.sweep()
         self.commit()
         if self._keeper is not None and not self._keeper.under_way and not self.must_reload:
             due_ns = self._keeper.next_due_ns()
             if due_ns is not None and due_ns <= context.now_ns:
                 self._keeper.start(context.now_ms)
-
-    def _expire(self, topic: TopicState) -> None:
-        while True:
-            try:
-                topic.log.expire(self._context.now_ms)
-                return
-            except PageLost as lost:
-                self._fetcher.take_out(lost)
-
-    def _sweep_topic(self, topic: TopicState) -> None:
-        context = self._context
-        if self.registry.by_id(topic.log.topic_id) is None:
-            context.restless.discard(topic)
-            return
-        self._expire(topic)
-        for frame in topic.floor_frames():
-            context.log(frame)
-        if not topic.clean and context.now_ms - topic.written_ms >= CLEAN_AFTER_MS:
-            context.log(topic.make_clean())
-        if topic.clean and not (topic.log.config.ttl_ms and topic.log.count):
-            context.restless.discard(topic)
 
     def close(self) -> None:
         """End the session in order: exact heads, everything synced, the end marked.

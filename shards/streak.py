@@ -18,6 +18,9 @@ from topics.engine.run import render
 from topics.errors import TopicsError
 from topics.protocol.messages import Op
 
+# A larger body is not a small record, or not alone: looking into it twice would cost more than it gains.
+ORDINARY_BYTES_MAX = 4096
+
 
 def run_in_a_row(context: Context, name: str, commands: Iterable[Command]) -> list[Command]:
     """Run the first commands of one topic, as many as are ordinary writes; they have answers then."""
@@ -57,6 +60,8 @@ def run_in_a_row(context: Context, name: str, commands: Iterable[Command]) -> li
 def _ordinary(command: Command) -> WriteRecord | None:
     """The record of an ordinary write; None if it is anything else, or not a write that can be read."""
     if command.op is not Op.WRITE or command.params or command.cancelled or command.decoded is not None:
+        return None
+    if len(command.body) > ORDINARY_BYTES_MAX:
         return None
     try:
         body = decode_body(write_decoder, command.body)

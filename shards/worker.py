@@ -141,6 +141,11 @@ class Worker:
         )  # fmt: skip
         if findings.cut_bytes:
             log.warning("log.tail_cut", extra={"shard": self._boot.index, "bytes": findings.cut_bytes})
+        if loaded.storage is not None:
+            for name, reason in loaded.storage.snapshots.refused.items():
+                log.error(
+                    "snapshot.refused", extra={"shard": self._boot.index, "file": name, "reason": reason}
+                )
         for place in findings.quarantined:
             log.error("log.quarantined", extra={"shard": self._boot.index, "place": place})
         for problem in loaded.problems:

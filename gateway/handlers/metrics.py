@@ -47,7 +47,13 @@ def _figures(answer: Reply | errors.TopicsError) -> Figures:
 
 
 def _families(gateway: Gateway, shards: list[Figures]) -> list[Family]:
-    return [*_process(gateway, shards), *_topics(shards), *_log(shards), *_inside(gateway, shards)]
+    return [
+        *_process(gateway, shards),
+        *_topics(shards),
+        *_log(shards),
+        *_sealed(shards),
+        *_inside(gateway, shards),
+    ]
 
 
 def _sum(shards: list[Figures], name: str) -> int:
@@ -130,6 +136,24 @@ def _log(shards: list[Figures]) -> list[Family]:
         Family("topics_wal_fsyncs_total", "counter", "Syncs of the logs.").add(sum(counts)),
         *(Family(name, "gauge", text).add(value) for name, text, value in gauges),
         latency.add_histogram(bounds, counts, total_us),
+    ]
+
+
+def _sealed(shards: list[Figures]) -> list[Family]:
+    """Records that have left the logs. Beyond the contract."""
+    counters = [
+        ("topics_checkpoints_total", "Checkpoints that succeeded.", "checkpoints"),
+        ("topics_checkpoint_failures_total", "Checkpoints that failed.", "checkpoint_failures"),
+    ]
+    gauges = [
+        ("topics_segment_files", "Files of sealed records.", "segment_files"),
+        ("topics_segment_bytes_on_disk", "Bytes that these files take.", "segment_bytes"),
+        ("topics_cache_bytes", "Sealed records held in memory.", "cache_bytes"),
+        ("topics_damaged_files", "Files of sealed records in which damage was found.", "damaged_files"),
+    ]
+    return [
+        *(Family(name, "counter", text).add(_sum(shards, key)) for name, text, key in counters),
+        *(Family(name, "gauge", text).add(_sum(shards, key)) for name, text, key in gauges),
     ]
 
 

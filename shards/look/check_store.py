@@ -210,7 +210,7 @@ class StoreCheck:
         page = named.page
         wanted = (page.topic_id, page.first_seq, page.count, page.length, page.first_ts, page.last_ts)
         there = (head.topic_id, head.first_seq, head.count, head.length, head.first_ts, head.last_ts)
-        if wanted != there or page.tagged != (chunk.tags is not None):
+        if wanted != there or page.tags_between != _tags_between(chunk):
             text = (
                 f"snapshot {named.snapshot} names topic {page.topic_id}, seqs {page.first_seq}.."
                 f"{page.end_seq - 1}, {page.length} bytes; here are topic {head.topic_id}, seqs "
@@ -265,6 +265,10 @@ def restore(store: SegmentStore, entry: list[object]) -> TopicState:
 
 def _sealed(topic: TopicState) -> list[Sealed]:
     return [piece for piece in topic.log.chunks if isinstance(piece, Sealed)]
+
+
+def _tags_between(chunk: Chunk) -> tuple[bytes, bytes] | None:
+    return chunk.tags.between() if chunk.tags is not None else None
 
 
 def _number_of(path: str) -> int:

@@ -18,6 +18,7 @@ from shards.store import page as codec
 from shards.store.page import PageDamaged
 from topics.engine.chunk import Chunk
 from topics.engine.sealed import Sealed
+from topics.engine.tags import TagMatch
 
 DIRECTORY = "segments"
 MAGIC = b"TSEG"
@@ -26,7 +27,8 @@ VERSION = 1
 _HEADER = Struct("<4sHHQ")
 _CHECKSUM = Struct("<Q")
 HEADER_BYTES = _HEADER.size + _CHECKSUM.size
-# What a chunk takes beside its bytes, per record, at least.
+# What a chunk takes beside its bytes: as such, and per record, at least.
+_CHUNK_BYTES = 2048
 _COLUMNS_BYTES = 6
 # However small the cache is, one answer can be put together from it.
 _PAGES_MIN = 32
@@ -61,7 +63,7 @@ class SegmentStore:
         self._cached: OrderedDict[Sealed, tuple[Chunk, int]] = OrderedDict()
         self.cached_bytes = 0
         self.next_number = 1
-        self.files: set[int] = set()
+        self.files: dict[int, int] = {}  # what is there, with its size
 
     def find_files(self) -> None:
         """Know what is there."""
@@ -69,7 +71,8 @@ class SegmentStore:
             names = self._disk.listdir(DIRECTORY)
         except FileNotFoundError:
             return
-        self.files = {int(name.removesuffix(".seg")) for name in names if name.endswith(".seg")}
+        numbers = [int(name.removesuffix(".seg")) for name in names if name.endswith(".seg")]
+        self.files = {number: self._size_of(number) for number in numbers}
         self.next_number = max(self.next_number, max(self.files, default=0) + 1)
 
     def new_number(self) -> int:
@@ -98,7 +101,7 @@ class SegmentStore:
         if page in self._cached:
             return
         page.apply_pending(chunk)
-        size = len(chunk.buffer) + _COLUMNS_BYTES * chunk.count
+        size = len(chunk.buffer) + _COLUMNS_BYTES * chunk.count + _CHUNK_BYTES
         self._cached[page] = (chunk, size)
         self.cached_bytes += size
         while self.cached_bytes > self._cache_bytes and len(self._cached) > _PAGES_MIN:
@@ -124,6 +127,24 @@ class SegmentStore:
         if found.damaged:
             raise PageLost(page, "damaged blocks", found.chunk, found.damaged)
         return found.chunk
+
+    def _size_of(self, number: int) -> int:
+        fd = self._disk.open(path_of(number))
+        try:
+            return self._disk.size(fd)
+        finally:
+            self._disk.close(fd)
+
+    def search(self, page: Sealed, match: TagMatch) -> list[int]:
+        """Records of the page whose tags match, by its tag part alone. Raises PageLost."""
+        try:
+            head = codec.decode_head(self._read(page.file, page.offset, codec.HEAD_BYTES))
+            if (head.first_seq, head.count, head.length) != (page.first_seq, page.count, page.length):
+                raise PageDamaged(f"there are records from {head.first_seq} instead")
+            tags = self._read(page.file, page.offset + head.tags_at, head.tags_length)
+            return codec.find_tags(head, tags, match)
+        except (OSError, PageDamaged, codec.UnknownPageFormat) as error:
+            raise PageLost(page, str(error), None, [(page.first_seq, page.end_seq - 1)]) from error
 
     def _read(self, number: int, offset: int, length: int) -> bytes:
         fd = self._disk.open(path_of(number))

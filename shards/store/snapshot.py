@@ -23,6 +23,7 @@ from xxhash import xxh3_64_intdigest
 from shards.disk import Disk
 from shards.state import Registry, TopicState
 from shards.store.segments import SegmentStore
+from shards.wal.batch import UnknownFormat
 from topics.engine.chunk import Chunk
 from topics.engine.config import TopicConfig
 from topics.engine.sealed import Sealed
@@ -32,17 +33,20 @@ DIRECTORY = "snap"
 MAGIC = b"TSNP"
 VERSION = 1
 KEPT = 2
-# magic, version, reserved, body length, body checksum
-_HEADER = Struct("<4sHHQQ")
+# magic, version, reserved, body length; a checksum of these and the body follows
+_HEADER = Struct("<4sHHQ")
+_CHECKSUM = Struct("<Q")
 
 
 class SnapshotDamaged(Exception):
     """Not a snapshot that can be trusted."""
 
 
-class UnknownSnapshotFormat(Exception):
+class UnknownSnapshotFormat(UnknownFormat):
+    """The snapshot was written by a newer version."""
+
     def __init__(self, version: int) -> None:
-        super().__init__(f"the snapshot has format version {version}, this server reads {VERSION}")
+        Exception.__init__(self, f"the snapshot has format version {version}, this server reads {VERSION}")
 
 
 @dataclass(slots=True)
@@ -64,12 +68,19 @@ class Snapshot:
     head: SnapshotHead
     entries: list[list[Any]]
 
-    def files(self) -> set[int]:
-        """The segment files that it needs."""
-        used = set(self.head.damaged_files)
+    def kept(self) -> "Kept":
+        files = set(self.head.damaged_files)
         for entry in self.entries:
-            used.update(page[0] for page in entry[PAGES])
-        return used
+            files.update(page[0] for page in entry[PAGES])
+        return Kept(self.number, self.head.start_batch, files)
+
+
+class Kept(NamedTuple):
+    """A snapshot that is there: where its replay would begin, and the segment files that it needs."""
+
+    number: int
+    start_batch: int
+    files: set[int]
 
 
 # Positions in an entry.
@@ -152,7 +163,7 @@ def _page_fields(page: Sealed) -> list[object]:
         page.live_payload,
         page.first_ts,
         page.last_ts,
-        page.tagged,
+        page.tags_between,
         [list(ends) for ends in page.pending],
     ]
 
@@ -177,10 +188,11 @@ def restore(registry: Registry, store: SegmentStore, entry: list[Any]) -> TopicS
 
 
 def _page_of(store: SegmentStore, topic_id: int, fields: list[Any]) -> Sealed:
-    file, offset, length, first_seq, count, live, live_payload, first_ts, last_ts, tagged, pending = fields
+    file, offset, length, first_seq, count, live, live_payload, first_ts, last_ts, between, pending = fields
     page = Sealed(
         store, topic_id=topic_id, file=file, offset=offset, length=length, first_seq=first_seq, count=count,
-        live=live, live_payload=live_payload, first_ts=first_ts, last_ts=last_ts, tagged=tagged,
+        live=live, live_payload=live_payload, first_ts=first_ts, last_ts=last_ts,
+        tags_between=None if between is None else (between[0], between[1]),
     )  # fmt: skip
     page.pending = [(start, stop) for start, stop in pending]
     return page
@@ -188,7 +200,12 @@ def _page_of(store: SegmentStore, topic_id: int, fields: list[Any]) -> Sealed:
 
 def encode(head: SnapshotHead, entries: Iterable[bytes]) -> list[bytes]:
     body = b"".join((cbor2.dumps(_head_fields(head)), *entries))
-    return [_HEADER.pack(MAGIC, VERSION, 0, len(body), xxh3_64_intdigest(body)), body]
+    header = _HEADER.pack(MAGIC, VERSION, 0, len(body))
+    return [header, _CHECKSUM.pack(_checksum(header, body)), body]
+
+
+def _checksum(header: bytes, body: bytes | memoryview) -> int:
+    return xxh3_64_intdigest(body, xxh3_64_intdigest(header))
 
 
 def _head_fields(head: SnapshotHead) -> dict[str, object]:
@@ -197,11 +214,13 @@ def _head_fields(head: SnapshotHead) -> dict[str, object]:
 
 def decode(number: int, data: bytes) -> Snapshot:
     """Raises SnapshotDamaged or UnknownSnapshotFormat."""
-    if len(data) < _HEADER.size:
+    body_at = _HEADER.size + _CHECKSUM.size
+    if len(data) < body_at:
         raise SnapshotDamaged(f"{len(data)} bytes are no snapshot")
-    magic, version, _, length, checksum = _HEADER.unpack_from(data)
-    body = memoryview(data)[_HEADER.size :]
-    if magic != MAGIC or len(body) != length or xxh3_64_intdigest(body) != checksum:
+    magic, version, _, length = _HEADER.unpack_from(data)
+    (checksum,) = _CHECKSUM.unpack_from(data, _HEADER.size)
+    body = memoryview(data)[body_at:]
+    if magic != MAGIC or len(body) != length or _checksum(data[: _HEADER.size], body) != checksum:
         raise SnapshotDamaged("its checksum does not fit")
     if version != VERSION:
         raise UnknownSnapshotFormat(version)
@@ -222,8 +241,9 @@ class Snapshots:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self.kept: list[Snapshot] = []
-        self.refused: list[str] = []
+        self.kept: list[Kept] = []
+        # Names of those that cannot be trusted, and why; they are left where they are.
+        self.refused: dict[str, str] = {}
         self._next_number = 1
 
     def find(self) -> Snapshot | None:
@@ -232,15 +252,18 @@ class Snapshots:
             names = self._disk.listdir(DIRECTORY)
         except FileNotFoundError:
             return None
+        newest = None
         for name in sorted(names):
             number = int(name.split(".")[0])
             self._next_number = max(self._next_number, number + 1)
             if name.endswith(".snap"):
                 try:
-                    self.kept.append(decode(number, self._read(name)))
+                    newest = decode(number, self._read(name))
                 except SnapshotDamaged as error:
-                    self.refused.append(f"{DIRECTORY}/{name}: {error}")
-        return self.kept[-1] if self.kept else None
+                    self.refused[name] = str(error)
+                else:
+                    self.kept.append(newest.kept())
+        return newest
 
     def _read(self, name: str) -> bytes:
         fd = self._disk.open(f"{DIRECTORY}/{name}")
@@ -274,7 +297,7 @@ class Snapshots:
 
     def remove_others(self) -> None:
         """Remove all but the newest, and what was never finished. May be called in a thread."""
-        kept = {f"{snapshot.number:08d}.snap" for snapshot in self.kept}
+        kept = {f"{snapshot.number:08d}.snap" for snapshot in self.kept} | self.refused.keys()
         others = [name for name in self._disk.listdir(DIRECTORY) if name not in kept]
         for name in others:
             self._disk.unlink(f"{DIRECTORY}/{name}")

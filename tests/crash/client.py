@@ -56,9 +56,9 @@ class Connection:
     def connect(self) -> None:
         self._http.connect()
 
-    def ask(self, method: str, path: str, body: object = None) -> Reply:
+    def ask(self, method: str, path: str, body: object = None, *, accept: str = "*/*") -> Reply:
         """One question, one answer. Raises OSError if there is none."""
-        headers = {} if body is None else {"Content-Type": "application/json"}
+        headers = {"Accept": accept} | ({} if body is None else {"Content-Type": "application/json"})
         try:
             self._http.request(method, path, None if body is None else json.dumps(body), headers)
             answer = self._http.getresponse()

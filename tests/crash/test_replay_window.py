@@ -30,7 +30,7 @@ def write_a_long_log(server: Server, topic: str) -> None:
 @pytest.mark.timeout(170)
 def test_port_is_open_during_replay_and_progress_is_told(start: Start) -> None:
     topic = topic_on(0, SHARDS, "long")
-    with start() as server:
+    with start(TOPICS_CHECKPOINT_BYTES="1GiB") as server:
         server.wait_ready()
         write_a_long_log(server, topic)
         server.kill()

@@ -41,8 +41,19 @@ CONTRACT = {
 }
 # What operators need beyond it.
 OURS = {
-    "gauge": ["topics_wal_bytes_on_disk", "topics_shard_queue_depth{shard}", "topics_requests_under_way"],
-    "counter": ["topics_shard_busy_seconds_total{shard}", "topics_process_starts_total{role,index}"],
+    "gauge": [
+        *("topics_wal_bytes_on_disk", "topics_shard_queue_depth{shard}", "topics_requests_under_way"),
+        *(
+            "topics_segment_files",
+            "topics_segment_bytes_on_disk",
+            "topics_cache_bytes",
+            "topics_damaged_files",
+        ),
+    ],
+    "counter": [
+        *("topics_shard_busy_seconds_total{shard}", "topics_process_starts_total{role,index}"),
+        *("topics_checkpoints_total", "topics_checkpoint_failures_total"),
+    ],
     "histogram": ["topics_request_duration_seconds{route}"],
 }
 FAMILIES = [

@@ -126,6 +126,7 @@ class ShardHarness:
         self.answered: list[Command] = []
         self._held: dict[str, deque[Command]] = {}
         self._taken: dict[int, Command] = {}
+        self._again: list[Command] = []  # to be run again, with the next group
         self._next_id = 1
 
     # -- commands
@@ -166,6 +167,9 @@ class ShardHarness:
     # -- steps
 
     def commit(self) -> None:
+        again, self._again = self._again, []
+        for command in again:
+            self._execute([command])
         self.shard.commit()
         self._take_ready()
 
@@ -240,8 +244,7 @@ class ShardHarness:
             self.answered.append(command)
             self._taken.pop(command.id, None)
             self.on_answer(command)
-        for command in ready.again:
-            self._execute([command])
+        self._again += ready.again
         for name in ready.topics:
             self._execute(self._held.pop(name, ()))
 

@@ -510,6 +510,7 @@ EXAMPLES = settings(
 def test_the_engine_and_the_model_agree_in_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of three records, ceilings four seqs ahead, a tag index that is merged at once."""
     monkeypatch.setattr("topics.engine.chunk.CHUNK_RECORDS", 3)
+    monkeypatch.setattr("shards.rewriting.SMALL_PAGES", 2)
     monkeypatch.setattr("topics.engine.tags._UNSORTED_MAX", 2)
     monkeypatch.setattr("shards.state.CEILING_STEP", 4)
     monkeypatch.setattr("shards.state.CEILING_STEP_MAX", 16)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shards import answers, checkpoint, commands, load
+from shards import answers, checkpoint, commands, load, rewriting
 from shards.checkpoint import Checkpoint
 from shards.command import Answer
 from shards.disk import Disk
@@ -42,6 +42,7 @@ def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "_FRAME_OVERHEAD_BYTES", 128)
     monkeypatch.setattr(checkpoint, "SLICE_NS", 0)
     monkeypatch.setattr(checkpoint, "OWN_FILE_BYTES", 400)
+    monkeypatch.setattr(rewriting, "SMALL_PAGES", 2)
 
 
 def ack_before_sync(patch: pytest.MonkeyPatch) -> None:

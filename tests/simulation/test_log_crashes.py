@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from shards import checkpoint, commands
+from shards import checkpoint, commands, rewriting
 from shards.disk import Disk
 from tests.fakes.crash_variants import Limits
 from tests.fakes.fault_disk import FaultDisk
@@ -41,6 +41,7 @@ def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     # A checkpoint looks at one topic at a time, and a topic soon has files of its own.
     monkeypatch.setattr(checkpoint, "SLICE_NS", 0)
     monkeypatch.setattr(checkpoint, "OWN_FILE_BYTES", 400)
+    monkeypatch.setattr(rewriting, "SMALL_PAGES", 2)
 
 
 def explore_day(

@@ -8,6 +8,7 @@ import pytest
 
 from shards.look.__main__ import main
 from shards.look.text import shown, size_text
+from shards.store.page import decode_head
 from shards.wal.recovery import find_batches
 from tests.fakes.look_dir import SHARD, fill, new_dir, read_tree, write_tree
 from topics.protocol.messages import Op
@@ -85,7 +86,8 @@ def test_a_damaged_snapshot_and_a_damaged_page_are_shown_as_such(
 ) -> None:
     tree = read_tree(root)
     snap = max(path for path in tree if path.endswith(".snap"))
-    seg = min(path for path in tree if path.endswith(".seg"))
+    files = [path for path in tree if path.endswith(".seg")]
+    seg = next(path for path in files if 24 + decode_head(tree[path][24:]).length < len(tree[path]))
     bad = bytearray(tree[seg])
     bad[24 + 10] ^= 1
     copy = write_tree(tmp_path / "data", tree | {snap: tree[snap][:-1], seg: bytes(bad)})

@@ -98,6 +98,22 @@ def written_ts(diff: dict[str, object]) -> object:
     return records[0]["$ts"]
 
 
+async def test_a_sweep_without_time_still_runs_a_command(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at the queue may take longer than a sweep is meant to."""
+    await served.ask(Op.PUT_TOPIC, "a")
+    monkeypatch.setattr("shards.actor.SWEEP_NS", -1)
+
+    async def write() -> None:
+        await served.ask(Op.WRITE, "a", {"records": [{"data": 1, "tag": "t"}]})
+
+    with trio.fail_after(10):
+        await gathered(*[write] * 5)
+    _, diff = await served.ask(Op.DIFF, "a")
+    assert diff["head_seq"] == 5
+
+
 async def test_a_body_and_an_answer_larger_than_a_message_travel_in_parts(served: Served) -> None:
     payload = "x" * (MIB - 100)
     records = [{"data": payload} for _ in range(5)]
@@ -229,7 +245,7 @@ async def test_a_recovering_or_stopping_shard_refuses_with_its_reason(served: Se
 async def test_under_pressure_writes_are_refused_unless_they_ask_to_be_queued(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actor_module, "PRESSURE_COMMANDS", 3)
+    monkeypatch.setattr("shards.admission.PRESSURE_COMMANDS", 3)
     await served.ask(Op.PUT_TOPIC, "a")
     shard, served.actor.shard = served.actor.shard, None
     statuses: list[int] = []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from topics.engine.chunk import Chunk
 
 if TYPE_CHECKING:
-    from topics.engine.tags import TagColumn
+    from topics.engine.tags import TagColumn, TagMatch
 
 
 class Cold(Exception):
@@ -50,7 +50,7 @@ class Sealed:
         "offset",
         "pages",
         "pending",
-        "tagged",
+        "tags_between",
         "topic_id",
     )
 
@@ -58,7 +58,7 @@ class Sealed:
 
     def __init__(
         self, pages: Pages, *, topic_id: int, file: int, offset: int, length: int, first_seq: int, count: int,
-        live: int, live_payload: int, first_ts: int, last_ts: int, tagged: bool,
+        live: int, live_payload: int, first_ts: int, last_ts: int, tags_between: tuple[bytes, bytes] | None,
     ) -> None:  # fmt: skip
         self.pages = pages
         self.topic_id = topic_id
@@ -66,7 +66,7 @@ class Sealed:
         self.first_seq, self.count = first_seq, count
         self.live, self.live_payload = live, live_payload
         self.first_ts, self.last_ts = first_ts, last_ts
-        self.tagged = tagged
+        self.tags_between = tags_between  # the first and the last one; None: no record has a tag
         # Deleted records, as ranges of indexes, that the file's flags do not show yet.
         self.pending: list[tuple[int, int]] = []
 
@@ -92,11 +92,15 @@ class Sealed:
 
     @property
     def tags(self) -> "TagColumn | None":
-        return self.columns().tags if self.tagged else None
+        return self.columns().tags if self.tags_between is not None else None
 
     @property
     def deleted(self) -> bytearray | None:
         return self.columns().deleted if self.live < self.count else None
+
+    def may_match(self, match: "TagMatch") -> bool:
+        """Whether a live record of it can have such a tag, as far as that can be told without its tags."""
+        return self.live > 0 and self.tags_between is not None and match.may_be_between(*self.tags_between)
 
     def _whole(self, start: int, stop: int) -> bool:
         return start <= 0 and stop >= self.count

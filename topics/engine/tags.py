@@ -26,6 +26,14 @@ class TagMatch:
     encoded: bytes
     is_prefix: bool
 
+    def may_be_between(self, first: bytes, last: bytes) -> bool:
+        """Whether a tag from `first` to `last` can match."""
+        return (
+            first[: len(self.encoded)] <= self.encoded <= last
+            if self.is_prefix
+            else first <= self.encoded <= last
+        )
+
     def covers(self, tag: bytes) -> bool:
         return tag.startswith(self.encoded) if self.is_prefix else tag == self.encoded
 
@@ -78,6 +86,11 @@ class TagColumn:
         column._ends, column._lines, column._order = ends, lines, order
         column._indexed = len(ends)
         return column
+
+    def between(self) -> tuple[bytes, bytes] | None:
+        """The first and the last tag in their order; None if there is none."""
+        tags = self._lines.split()
+        return (bytes(min(tags)), bytes(max(tags))) if tags else None
 
     def columns(self) -> "tuple[array[int], bytearray, array[int]]":
         """Where each tag ends (line breaks not counted), a line per record, and the tagged records sorted.

@@ -5,6 +5,8 @@ Pure state. Callers log what they do here; replaying the same operations gives t
 """
 
 from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TypeAlias
 
 from topics.engine.chunk import Chunk
@@ -214,23 +216,37 @@ class TopicLog:
                     excess -= chunk.payload_bytes(index, index + 1)
         return self.head + 1
 
-    def matching(self, match: TagMatch, *, below: int) -> list[int]:
-        """Live seqs below `below` whose tag matches, ascending; by the tag index only."""
-        found: list[int] = []
+    def matching(
+        self, match: TagMatch, *, below: int, found: Mapping[Sealed, list[int]] = MappingProxyType({})
+    ) -> list[int]:
+        """Live seqs below `below` whose tag matches, ascending; by the tag index only.
+
+        `found`: what a search in the files of pages has brought, as indexes of records.
+        """
+        seqs: list[int] = []
         for chunk in self.chunks:
             if chunk.first_seq >= below:
                 break
-            if chunk.tags is None:
-                continue
-            floor = self.earliest - chunk.first_seq
-            dead = chunk.deleted
-            hits = sorted(
-                index
-                for index in chunk.tags.find(match, below=below - chunk.first_seq)
-                if index >= floor and (dead is None or not dead[index])
-            )
-            found += [chunk.first_seq + index for index in hits]
-        return found
+            if isinstance(chunk, Sealed) and (chunk in found or not chunk.may_match(match)):
+                hits: Iterable[int] = found.get(chunk, ())
+            else:
+                hits = chunk.tags.find(match, below=below - chunk.first_seq) if chunk.tags is not None else ()
+            floor, stop = self.earliest - chunk.first_seq, below - chunk.first_seq
+            kept = sorted(index for index in hits if floor <= index < stop)
+            dead = chunk.deleted if kept else None
+            seqs += [chunk.first_seq + index for index in kept if dead is None or not dead[index]]
+        return seqs
+
+    def pages_to_search(self, match: TagMatch, *, below: int) -> list[Sealed]:
+        """Pages that may hold such a tag."""
+        return [
+            chunk
+            for chunk in self.chunks
+            if isinstance(chunk, Sealed)
+            and chunk.first_seq < below
+            and chunk.end_seq > self.earliest
+            and chunk.may_match(match)
+        ]
 
     def delete(self, ranges: list[tuple[int, int]]) -> int:
         """Delete the live records of inclusive seq ranges, in ascending order; returns how many."""
