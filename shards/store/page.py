@@ -240,13 +240,24 @@ def decode(data: bytes | memoryview) -> Page:
     if len(view) != head.length:
         raise PageDamaged(f"the page takes {head.length} bytes, there are {len(view)}")
     chunk = _decode_chunk(head, view)
-    stored = _column("Q", view[head.checksums_at : head.data_at])
-    found = _block_checksums(head.checksum, view[head.data_at : head.flags_at])
-    bad = [block for block in range(head.blocks) if stored[block] != found[block]]
-    damaged = _records_in(chunk, bad)
+    damaged = _records_in(chunk, _bad_blocks(head, view))
     for first, last in damaged:
         _wipe(chunk, first, last)
     return Page(head, chunk, [(head.first_seq + first, head.first_seq + last) for first, last in damaged])
+
+
+def defects(head: PageHead, page: memoryview) -> list[tuple[int, str]]:
+    """What does not match its checksum in a whole page, each with its offset in the page."""
+    found = []
+    if xxh3_64_intdigest(page[head.tags_at : head.columns_at]) != head.tags_checksum:
+        found.append((head.tags_at, "the tag part does not match its checksum"))
+    if xxh3_64_intdigest(page[head.columns_at : head.checksums_at]) != head.columns_checksum:
+        found.append((head.columns_at, "the columns do not match their checksum"))
+    found += [
+        (head.data_at + block * BLOCK_BYTES, f"data block {block} does not match its checksum")
+        for block in _bad_blocks(head, page)
+    ]
+    return found
 
 
 def find_tags(head: PageHead, tag_part: bytes | memoryview, match: TagMatch) -> list[int]:
@@ -264,6 +275,12 @@ def _block_checksums(seed: int, data: memoryview) -> list[int]:
         xxh3_64_intdigest(data[at : at + BLOCK_BYTES], (seed + number) % 2**64)
         for number, at in enumerate(range(0, len(data), BLOCK_BYTES))
     ]
+
+
+def _bad_blocks(head: PageHead, page: memoryview) -> list[int]:
+    stored = _column("Q", page[head.checksums_at : head.data_at])
+    found = _block_checksums(head.checksum, page[head.data_at : head.flags_at])
+    return [block for block in range(head.blocks) if stored[block] != found[block]]
 
 
 def _decode_chunk(head: PageHead, page: memoryview) -> Chunk:

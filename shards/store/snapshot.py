@@ -71,7 +71,7 @@ class Snapshot:
     def kept(self) -> "Kept":
         files = set(self.head.damaged_files)
         for entry in self.entries:
-            files.update(page[0] for page in entry[_PAGES])
+            files.update(page[0] for page in entry[PAGES])
         return Kept(self.number, self.head.start_batch, files)
 
 
@@ -84,7 +84,7 @@ class Kept(NamedTuple):
 
 
 # Positions in an entry.
-_PAGES = 19
+PAGES = 19
 
 
 class _Seen(NamedTuple):
@@ -179,7 +179,7 @@ def restore(registry: Registry, store: SegmentStore, entry: list[Any]) -> TopicS
         log.last_write_ts, log.last_read_ts, log.marks.cap_evicted, log.marks.ttl_expired = entry[9:13]
         log.marks.holes = [Hole(*fields) for fields in entry[13]]
         topic.ceiling, topic.logged_head, topic.logged_cap, topic.logged_ttl, topic.written_ms = entry[14:19]
-        log.chunks = [_page_of(store, topic_id, fields) for fields in entry[_PAGES]]
+        log.chunks = [_page_of(store, topic_id, fields) for fields in entry[PAGES]]
         log.keys.unpack(entry[20])
     except (TypeError, ValueError, msgspec.ValidationError, StructError) as error:
         raise SnapshotDamaged(f"an entry that cannot be read: {error}") from error

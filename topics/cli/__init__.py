@@ -4,13 +4,14 @@ import argparse
 from collections.abc import Sequence
 
 import topics
-from topics.cli import serve
+from topics.cli import look, serve
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="topics", description=topics.__doc__)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     serve.add_to(commands)
+    look.add_to(commands)
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(run=_version)
     arguments = parser.parse_args(argv)
