@@ -213,10 +213,7 @@ class Actor:
             for command in ready.commands:
                 self._reply(command)
             if shard.must_reload:
-                self.shard = None
-                self.mailbox.let_go_all()
-                for command in shard.polls.take_where(lambda _: True):
-                    self.mailbox.put(command)
+                self.let_go_of_shard()
                 self.on_must_reload()
         for link in list(self._links.values()):
             if link.blocked and not link.interest & select.EPOLLOUT and not link.flush():
@@ -225,6 +222,14 @@ class Actor:
                 self._arm(link)
         self._set_timer()
         self._stepped.unpark_all()
+
+    def let_go_of_shard(self) -> None:
+        """Whoever waits in the shard waits for the next one."""
+        shard, self.shard = self.shard, None
+        if shard is not None:
+            self.mailbox.let_go_all()
+            for command in shard.take_waiting():
+                self.mailbox.put(command)
 
     # -- links
 

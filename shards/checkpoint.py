@@ -3,9 +3,9 @@
     look    which pages are worth being written again; they are read in a thread
     note    topic by topic, between commands: close its tail, plan its pages, write down its entry
     write   each file of planned pages, in a thread; then the pages stand where the chunks stood
-    flag    deletes that the noted entries know of, into the files' flags
     wait    until the log is durable up to the last entry
     save    the snapshot: temporary file, sync, rename
+    flag    deletes that the entries know of, which are durable by now, into the files' flags
     trim    remove log files, snapshots and segment files that neither of the two snapshots needs
 
 Nothing changes in memory before what it leads to is durable, so a checkpoint can end anywhere: by a crash,
@@ -101,6 +101,7 @@ class Checkpoint:
     def _begin_noting(self) -> None:
         # Replay begins here: whatever was logged before is in the entries.
         self._head.start_batch, self._head.start_identity = self._wal.batch, self._wal.identity
+        self._head.time_ms = max(self._head.time_ms, self._clock.now_ms())
         self._topics = iter(list(self._registry))
         self._advance = self._note
 
@@ -116,7 +117,7 @@ class Checkpoint:
         # Topics that were dropped before their turn are part of what the snapshot knows.
         self._head.last_batch = self._wal.batch
         self._write(self._shared)
-        self._advance = self._flag
+        self._advance = self._save
         return True
 
     def _note_topic(self, topic: TopicState) -> None:
@@ -175,13 +176,15 @@ class Checkpoint:
     def _write(self, file: PlannedFile) -> None:
         if file.planned:
             segments = self._storage.segments
+            # Known from now on: whatever becomes of it, a later checkpoint removes what nobody needs.
+            segments.files[file.number] = file.size
             self._submit(partial(segments.write_file, file.number, file.parts), partial(self._install, file))
 
     def _install(self, file: PlannedFile) -> None:
         """The file is durable: its pages stand for the chunks from now on."""
-        self._storage.segments.files[file.number] = file.size
         for planned in file.planned:
             planned.install()
+            self._storage.segments.planned.pop(planned.sealed, None)
         file.parts.clear()
 
     # -- flag
@@ -195,9 +198,21 @@ class Checkpoint:
         segments = self._storage.segments
         for number, flips in self._flips.items():
             changes = [change for flip in flips for change in flip.placed]
-            self._submit(partial(segments.flip_flags, number, changes), partial(_flipped, flips))
-        self._advance = self._save
+            self._background.submit(
+                partial(segments.flip_flags, number, changes), partial(self._flipped, number, flips)
+            )
+            self._jobs += 1
+        self._advance = self._trim
         return True
+
+    def _flipped(self, number: int, flips: list[Flips], error: Exception | None) -> None:
+        self._jobs -= 1
+        if error is not None:
+            # They stay pending, and the entries have them.
+            log.error("flags.not_written", extra={"file": number, "reason": repr(error)})
+            return
+        for flip in flips:
+            del flip.page.pending[: len(flip.placed)]
 
     # -- save
 
@@ -221,7 +236,7 @@ class Checkpoint:
         kept = self._storage.snapshots
         kept.kept = [*kept.kept, Kept(number, self._head.start_batch, self._files)][-KEPT:]
         self._entries.clear()
-        self._advance = self._trim
+        self._advance = self._flag
 
     # -- trim
 
@@ -253,6 +268,10 @@ class Checkpoint:
         self._submit(remove, removed)
         return True
 
+    def fail(self, error: Exception) -> None:
+        self.failed, self.ended = error, True
+        self._storage.segments.planned.clear()
+
     # -- jobs
 
     def _submit(self, job: Callable[[], None], then: Callable[[], None]) -> None:
@@ -261,13 +280,8 @@ class Checkpoint:
         def done(error: Exception | None) -> None:
             self._jobs -= 1
             if error is not None:
-                self.failed, self.ended = error, True
+                self.fail(error)
             elif not self.ended:
                 then()
 
         self._background.submit(job, done)
-
-
-def _flipped(flips: list[Flips]) -> None:
-    for flip in flips:
-        del flip.page.pending[: len(flip.placed)]

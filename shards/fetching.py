@@ -15,9 +15,11 @@ from shards.store.segments import PageLost
 from topics.engine.chunk import Chunk
 from topics.engine.sealed import Sealed
 from topics.engine.tags import TagMatch
-from topics.errors import Internal
+from topics.errors import NotReady
 
 log = logging.getLogger("shard")
+
+RETRY_AFTER_S = 1
 
 
 class Fetcher:
@@ -43,16 +45,17 @@ class Fetcher:
 
     def fetch(self, page: Sealed, command: Command) -> None:
         command.fetches += 1
-        waiting = self._waiting.setdefault(page, [])
-        waiting.append(command)
-        if len(waiting) == 1:
+        if page in self._waiting:
+            self._waiting[page].append(command)
+        else:
+            self._waiting[page] = [command]
             found: list[Chunk] = []
             self._readers.submit(
                 lambda: found.append(self._storage.segments.read(page)), partial(self._fetched, page, found)
             )
 
     def _fetched(self, page: Sealed, found: list[Chunk], error: Exception | None) -> None:
-        commands = [command for command in self._waiting.pop(page) if not command.cancelled]
+        commands = [command for command in self._waiting.pop(page, ()) if not command.cancelled]
         if isinstance(error, PageLost):
             self.take_out(error)
         elif error is not None:
@@ -74,6 +77,8 @@ class Fetcher:
         self._readers.submit(job, partial(self._searched, command, found))
 
     def _searched(self, command: Command, found: dict[Sealed, list[int]], error: Exception | None) -> None:
+        if command not in self._searching:
+            return
         self._searching.remove(command)
         if isinstance(error, PageLost):
             self.take_out(error)
@@ -88,7 +93,10 @@ class Fetcher:
     def _fail(self, commands: list[Command], error: Exception) -> None:
         log.error("page.unreadable", extra={"reason": repr(error)})
         for command in commands:
-            command.answer = Answer.of_error(Internal("a page could not be read; it has been logged"))
+            unreadable = NotReady(
+                "sealed records cannot be read now; it has been logged", retry_after_s=RETRY_AFTER_S
+            )
+            command.answer = Answer.of_error(unreadable)
         self._refuse(commands)
 
     def take_out(self, lost: PageLost) -> None:
@@ -99,6 +107,15 @@ class Fetcher:
         topic = self._registry.by_id(page.topic_id)
         if topic is not None and any(piece is page for piece in topic.log.chunks):
             quarantine(topic.log, self._storage.segments, lost)
+
+    def take_all(self) -> list[Command]:
+        """Whoever waits; the shard ends, and what is read for them comes too late."""
+        commands = [command for waiting in self._waiting.values() for command in waiting] + self._searching
+        self._waiting.clear()
+        self._searching.clear()
+        for command in commands:
+            command.found = None
+        return commands
 
     def forget(self, command: Command) -> None:
         for waiting in self._waiting.values():

@@ -80,6 +80,13 @@ class Keeper:
             return False
         return more
 
+    def abandon(self, error: Exception) -> None:
+        """The checkpoint under way leads nowhere; what it has written is removed by the next one."""
+        checkpoint, self._under_way = self._under_way, None
+        if checkpoint is not None:
+            checkpoint.fail(error)
+            self._report(checkpoint)
+
     def _report(self, checkpoint: Checkpoint) -> None:
         seconds = (self._clock.monotonic_ns() - self._sealed_ns) / 1e9
         if checkpoint.failed is None:

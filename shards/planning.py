@@ -79,7 +79,7 @@ class PlannedFile:
         )  # fmt: skip
         flags = bytes(chunk.deleted) if chunk.deleted is not None else bytes(count)
         # An entry that is written while a page is planned asks for its live records.
-        store.keep(sealed, chunk)
+        store.planned[sealed] = chunk
         self.parts.append(parts)
         self.planned.append(PlannedPage(topic, chunk, sealed, flags, sources))
         self.size += length

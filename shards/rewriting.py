@@ -54,7 +54,8 @@ class Rewriting:
         for row in self._rows:
             self._read_group(row)
         for number, pages in self._by_file.items():
-            live_bytes = sum(page.length * page.live // page.count for page in pages)
+            # By whole pages: what is deleted inside of one is written again with it.
+            live_bytes = sum(page.length for page in pages if page.live)
             if live_bytes * 2 < self._segments.files.get(number, 0):
                 for page in pages:
                     if page not in self.chunks:

@@ -171,8 +171,25 @@ class Shard:
     def background_done(self) -> None:
         """Take up what threads have finished."""
         self._readers.take_done()
-        if self._keeper is not None and not self._context.frames:
+        if not self._context.frames:
+            self._step_keeper()
+
+    def _step_keeper(self) -> None:
+        """A checkpoint that meets something unexpected ends; the shard goes on."""
+        if self._keeper is None:
+            return
+        try:
             self._keeper.step()
+        except PageLost as lost:
+            self._keeper.abandon(lost)
+            self._fetcher.take_out(lost)
+        except Exception as error:
+            log.exception("checkpoint.broken")
+            self._keeper.abandon(error)
+
+    def take_waiting(self) -> list[Command]:
+        """Long-polls and commands that wait for a page; this shard ends."""
+        return [*self.polls.take_where(lambda _: True), *self._fetcher.take_all()]
 
     @property
     def fetching(self) -> bool:
@@ -224,8 +241,7 @@ class Shard:
         self._settle_group(wrote, written_ns, append_ns)
         self._start_group()
         self._maybe_sync(written_ns)
-        if self._keeper is not None and self._keeper.under_way:
-            self._keeper.step()
+        self._step_keeper()
 
     def _settle_group(self, wrote: bool, written_ns: int, append_ns: int) -> None:
         batch = self._wal.batch if self._wal is not None else 0

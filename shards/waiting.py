@@ -41,7 +41,8 @@ class LongPolls:
         expired = []
         while self._deadlines and (self._deadlines[0][0] <= now_ns or _is_over(self._deadlines[0][2])):
             command = heapq.heappop(self._deadlines)[2]
-            if not _is_over(command):
+            # One that was woken and has more to look at is on its way already.
+            if not _is_over(command) and command in self._by_topic.get(command.topic, ()):
                 self._remove(command)
                 expired.append(command)
         return expired

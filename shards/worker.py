@@ -91,7 +91,7 @@ class Worker:
             self._boot.say(child.READY)
             with trio.move_on_after(_RETRY_OPEN_S if loaded.no_space else float("inf")):
                 await self._reload_wanted.wait()
-            self.actor.shard = None
+            self.actor.let_go_of_shard()
             self._reload_wanted = trio.Event()
 
     async def _load(self, read_only_because: str) -> Loaded:

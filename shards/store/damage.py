@@ -7,9 +7,12 @@ from topics.engine.topic import TopicLog
 def quarantine(log: TopicLog, segments: SegmentStore, lost: PageLost) -> None:
     """Take what was lost out of the topic. Readers get a tombstone for exactly that."""
     page, left = lost.page, lost.chunk
-    if left is not None:
-        page.apply_pending(left)
     segments.drop(page)
-    log.quarantine(page, lost.ranges, left)
-    if left is not None and page.live:
+    if left is not None:
+        # What is counted next is asked of it.
         segments.keep(page, left)
+    try:
+        log.quarantine(page, lost.ranges, left)
+    except PageLost as another:
+        # The next page in the row, met while looking for the first live record.
+        quarantine(log, segments, another)

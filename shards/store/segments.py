@@ -7,8 +7,10 @@ topic has files of its own, small ones share a file. A number is never used agai
 said by the snapshot; a file that no snapshot names is left over from a checkpoint that did not finish.
 """
 
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from struct import Struct
 
 from xxhash import xxh3_64_intdigest
@@ -17,25 +19,25 @@ from shards.disk import Disk, Fd
 from shards.store import page as codec
 from shards.store.page import PageDamaged
 from topics.engine.chunk import Chunk
-from topics.engine.sealed import Sealed
+from topics.engine.sealed import Lost, Sealed
 from topics.engine.tags import TagMatch
 
 DIRECTORY = "segments"
+_NAME = re.compile(r"[0-9]{8,}\.seg")
 MAGIC = b"TSEG"
 VERSION = 1
 # magic, version, reserved, number; its checksum follows
 _HEADER = Struct("<4sHHQ")
 _CHECKSUM = Struct("<Q")
 HEADER_BYTES = _HEADER.size + _CHECKSUM.size
-# What a chunk takes beside its bytes: as such, and per record, at least.
+# What a chunk takes beside the bytes of its page.
 _CHUNK_BYTES = 2048
-_COLUMNS_BYTES = 6
 # However small the cache is, one answer can be put together from it.
 _PAGES_MIN = 32
 _PARTS_MAX = 512
 
 
-class PageLost(Exception):
+class PageLost(Lost):
     """A page cannot be read as it was sealed. `chunk`: what is left of it, without the damaged records."""
 
     def __init__(self, page: Sealed, reason: str, chunk: Chunk | None, ranges: list[tuple[int, int]]) -> None:
@@ -62,6 +64,8 @@ class SegmentStore:
         self._cache_bytes = cache_bytes
         self._cached: OrderedDict[Sealed, tuple[Chunk, int]] = OrderedDict()
         self.cached_bytes = 0
+        # Pages whose file is being written.
+        self.planned: dict[Sealed, Chunk] = {}
         self.next_number = 1
         self.files: dict[int, int] = {}  # what is there, with its size
 
@@ -71,7 +75,7 @@ class SegmentStore:
             names = self._disk.listdir(DIRECTORY)
         except FileNotFoundError:
             return
-        numbers = [int(name.removesuffix(".seg")) for name in names if name.endswith(".seg")]
+        numbers = [int(name.removesuffix(".seg")) for name in names if _NAME.fullmatch(name)]
         self.files = {number: self._size_of(number) for number in numbers}
         self.next_number = max(self.next_number, max(self.files, default=0) + 1)
 
@@ -84,7 +88,7 @@ class SegmentStore:
     def resident(self, page: Sealed) -> Chunk | None:
         found = self._cached.get(page)
         if found is None:
-            return None
+            return self.planned.get(page)
         self._cached.move_to_end(page)
         return found[0]
 
@@ -101,7 +105,7 @@ class SegmentStore:
         if page in self._cached:
             return
         page.apply_pending(chunk)
-        size = len(chunk.buffer) + _COLUMNS_BYTES * chunk.count + _CHUNK_BYTES
+        size = page.length + _CHUNK_BYTES
         self._cached[page] = (chunk, size)
         self.cached_bytes += size
         while self.cached_bytes > self._cache_bytes and len(self._cached) > _PAGES_MIN:
@@ -120,7 +124,8 @@ class SegmentStore:
         try:
             data = self._read(page.file, page.offset, page.length)
             found = codec.decode(data)
-        except (OSError, PageDamaged, codec.UnknownPageFormat) as error:
+        except (FileNotFoundError, PageDamaged) as error:
+            # Any other error of the disk may pass, and says nothing about the bytes.
             raise PageLost(page, str(error), None, everything) from error
         if (found.head.first_seq, found.head.count) != (page.first_seq, page.count):
             raise PageLost(page, f"there are records from {found.head.first_seq} instead", None, everything)
@@ -143,7 +148,7 @@ class SegmentStore:
                 raise PageDamaged(f"there are records from {head.first_seq} instead")
             tags = self._read(page.file, page.offset + head.tags_at, head.tags_length)
             return codec.find_tags(head, tags, match)
-        except (OSError, PageDamaged, codec.UnknownPageFormat) as error:
+        except (FileNotFoundError, PageDamaged) as error:
             raise PageLost(page, str(error), None, [(page.first_seq, page.end_seq - 1)]) from error
 
     def _read(self, number: int, offset: int, length: int) -> bytes:
@@ -199,6 +204,7 @@ class SegmentStore:
 
     def remove_files(self, numbers: Sequence[int]) -> None:
         for number in numbers:
-            self._disk.unlink(path_of(number))
+            with suppress(FileNotFoundError):
+                self._disk.unlink(path_of(number))
         if numbers:
             self._disk.fsync_dir(DIRECTORY)

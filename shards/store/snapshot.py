@@ -10,6 +10,7 @@
 """
 
 import io
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from struct import Struct
@@ -27,9 +28,11 @@ from shards.wal.batch import UnknownFormat
 from topics.engine.chunk import Chunk
 from topics.engine.config import TopicConfig
 from topics.engine.sealed import Sealed
+from topics.engine.topic import TopicLog
 from topics.engine.watermarks import Hole, Watermarks
 
 DIRECTORY = "snap"
+_NAME = re.compile(r"[0-9]{8,}\.(?:snap|tmp)")
 MAGIC = b"TSNP"
 VERSION = 1
 KEPT = 2
@@ -97,16 +100,24 @@ class _Seen(NamedTuple):
     marks: Watermarks
 
 
+def _unlogged(log: TopicLog) -> list[Hole]:
+    """Where records stand that the log does not have."""
+    return [
+        Hole(chunk.first_seq, chunk.end_seq - 1, "cap", "crash")
+        for chunk in log.chunks
+        if isinstance(chunk, Chunk) and not chunk.logged
+    ]
+
+
 def _seen(topic: TopicState, pages: list[Sealed]) -> _Seen:
     """The records as a replay of the log would find them: those that were never logged are lost."""
     log = topic.log
-    unlogged = [chunk for chunk in log.chunks if isinstance(chunk, Chunk) and not chunk.logged]
+    unlogged = _unlogged(log)
     head = topic.replayed_head
     if not unlogged and head == log.head:
         return _Seen(head, log.earliest, log.count, log.bytes, log.marks)
     marks = Watermarks(min(log.marks.cap_evicted, head), min(log.marks.ttl_expired, head))
-    lost = [*log.marks.holes, *(Hole(c.first_seq, c.end_seq - 1, "cap", "crash") for c in unlogged)]
-    for hole in sorted(lost, key=lambda hole: hole.first):
+    for hole in sorted([*log.marks.holes, *unlogged], key=lambda hole: hole.first):
         first, last = max(hole.first, marks.evict_floor), min(hole.last, head)
         if first <= last:
             marks.insert_hole(Hole(first, last, hole.reason, hole.cause))
@@ -125,6 +136,7 @@ def entry_of(topic: TopicState, pages: list[Sealed], as_of: int) -> bytes:
     """A topic as its entry, between two groups: `pages` hold every record of it that was logged."""
     log = topic.log
     head, earliest, count, size, marks = _seen(topic, pages)
+    unlogged = _unlogged(log)
     return cbor2.dumps(
         [
             log.topic_id,
@@ -147,7 +159,7 @@ def entry_of(topic: TopicState, pages: list[Sealed], as_of: int) -> bytes:
             topic.logged_ttl,
             topic.written_ms,
             [_page_fields(page) for page in pages],
-            log.keys.packed(),
+            log.keys.packed(lambda seq: seq <= head and not any(h.first <= seq <= h.last for h in unlogged)),
         ]
     )
 
@@ -253,7 +265,7 @@ class Snapshots:
         except FileNotFoundError:
             return None
         newest = None
-        for name in sorted(names):
+        for name in sorted(name for name in names if _NAME.fullmatch(name)):
             number = int(name.split(".")[0])
             self._next_number = max(self._next_number, number + 1)
             if name.endswith(".snap"):
@@ -298,7 +310,8 @@ class Snapshots:
     def remove_others(self) -> None:
         """Remove all but the newest, and what was never finished. May be called in a thread."""
         kept = {f"{snapshot.number:08d}.snap" for snapshot in self.kept} | self.refused.keys()
-        others = [name for name in self._disk.listdir(DIRECTORY) if name not in kept]
+        names = [name for name in self._disk.listdir(DIRECTORY) if _NAME.fullmatch(name)]
+        others = [name for name in names if name not in kept]
         for name in others:
             self._disk.unlink(f"{DIRECTORY}/{name}")
         if others:

@@ -5,6 +5,7 @@ decided by the entry's own time, not by its bucket's.
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any
@@ -49,10 +50,10 @@ class IdempotencyWindow:
             self._buckets.append((entry.ts, {}))
         self._buckets[-1][1][key] = (entry.first_seq, entry.count, entry.ts)
 
-    def packed(self) -> list[list[object]]:
-        """Everything remembered, as buckets of their start and the bytes of their entries."""
+    def packed(self, wanted: Callable[[int], bool]) -> list[list[object]]:
+        """Writes whose first seq is wanted, as buckets of their start and the bytes of their entries."""
         return [
-            [start, b"".join(_ENTRY.pack(key, *entry) for key, entry in entries.items())]
+            [start, b"".join(_ENTRY.pack(key, *entry) for key, entry in entries.items() if wanted(entry[0]))]
             for start, entries in self._buckets
         ]
 

@@ -23,6 +23,10 @@ class Cold(Exception):
         self.page = page
 
 
+class Lost(Exception):
+    """A page cannot be read any more as it was sealed."""
+
+
 class Pages(Protocol):
     """Where the bytes of pages are."""
 
@@ -31,7 +35,7 @@ class Pages(Protocol):
         ...
 
     def bring(self, page: "Sealed") -> Chunk:
-        """The page's chunk, from its file if it must be."""
+        """The page's chunk, from its file if it must be. Raises Lost."""
         ...
 
 
@@ -143,6 +147,14 @@ class Sealed:
         if ts > self.last_ts:
             return self.count
         return 0 if ts <= self.first_ts else self.columns().index_at_ts(ts)
+
+    def delete_all(self) -> None:
+        """Needs nothing from the file."""
+        self.live = self.live_payload = 0
+        self.pending.append((0, self.count))
+        chunk = self.pages.resident(self)
+        if chunk is not None:
+            chunk.mark_deleted(0, self.count)
 
     def mark_deleted(self, start: int, stop: int) -> None:
         """Records that are live so far."""

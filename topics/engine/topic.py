@@ -6,18 +6,29 @@ Pure state. Callers log what they do here; replaying the same operations gives t
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from topics.engine.chunk import Chunk
 from topics.engine.config import TopicConfig
 from topics.engine.idempotency import IdempotencyWindow
 from topics.engine.run import Run
-from topics.engine.sealed import Sealed
+from topics.engine.sealed import Lost, Sealed
 from topics.engine.tags import TagMatch
 from topics.engine.watermarks import Hole, Watermarks
 
 Piece: TypeAlias = Chunk | Sealed
+
+
+class _Trim(NamedTuple):
+    """What it takes to lose everything below a seq."""
+
+    removed: int
+    removed_bytes: int
+    last_removed: int
+    dead_chunks: int
+    earliest: int
 
 
 def _first_seq(chunk: Piece) -> int:
@@ -102,11 +113,18 @@ class TopicLog:
         return self.head + 1
 
     def trim_below(self, bound: int) -> tuple[int, int]:
-        """Take every live record below `bound` out; returns how many, and the last one's seq (0: none).
+        """Take every live record below `bound` out; returns how many, and the last one's seq (0: none)."""
+        trim = self._plan_trim(bound)
+        self.count -= trim.removed
+        self.bytes -= trim.removed_bytes
+        self.earliest = trim.earliest
+        del self.chunks[: trim.dead_chunks]
+        return trim.removed, trim.last_removed
 
-        Everything that might have to come from a file is asked for before anything is changed.
-        """
+    def _plan_trim(self, bound: int) -> _Trim:
+        """What `trim_below` will do. Raises Lost, and has changed nothing then."""
         removed = removed_bytes = last_removed = dead_chunks = 0
+        last: tuple[Piece, int, int] | None = None
         for chunk in self.chunks:
             if chunk.first_seq >= bound:
                 break
@@ -116,15 +134,14 @@ class TopicLog:
             if live > 0:
                 removed += live
                 removed_bytes += chunk.live_bytes(first, stop)
-                last_removed = chunk.first_seq + chunk.last_live(first, stop)
+                last = (chunk, first, stop)
             if chunk.end_seq <= bound:
                 dead_chunks += 1
+        if last is not None:
+            chunk, first, stop = last
+            last_removed = chunk.first_seq + chunk.last_live(first, stop)
         earliest = self.next_live(bound) if removed else self.earliest
-        self.count -= removed
-        self.bytes -= removed_bytes
-        self.earliest = earliest
-        del self.chunks[:dead_chunks]
-        return removed, last_removed
+        return _Trim(removed, removed_bytes, last_removed, dead_chunks, earliest)
 
     def expire(self, now_ms: int) -> None:
         """Lose what is older than the topic's TTL."""
@@ -135,9 +152,9 @@ class TopicLog:
             self.marks.evicted(ttl=self.trim_below(bound)[1])
 
     def foresee_expiry(self, config: TopicConfig, now_ms: int) -> None:
-        """Have at hand what `expire` will need under this config."""
+        """Have at hand what `expire` will need under this config. Raises Lost."""
         if config.ttl_ms and self.count:
-            self._have_columns_at(self._expiry_bound(now_ms - config.ttl_ms))
+            self._plan_trim(self._expiry_bound(now_ms - config.ttl_ms))
 
     def _expiry_bound(self, cutoff: int) -> int:
         bound = 0
@@ -155,13 +172,13 @@ class TopicLog:
             self.marks.evicted(cap=self.trim_below(bound)[1])
 
     def foresee_eviction(self, config: TopicConfig, run: Run | None = None) -> None:
-        """Have at hand what `evict_to_caps` will need under this config, with this run appended."""
+        """Have at hand what `evict_to_caps` will need under this config, with this run. Raises Lost."""
         count, size = self.count, self.bytes
         if run is not None and (config.cap_records or config.cap_bytes):
             count, size = count + run.count, size + run.payload_bytes()
         bound = self._cap_bound(config, count, size)
         if bound:
-            self._have_columns_at(bound)
+            self._plan_trim(bound)
 
     def _cap_bound(self, config: TopicConfig, count: int, size: int) -> int:
         """Below which seq records go when so many are live; 0 if none does."""
@@ -173,15 +190,6 @@ class TopicLog:
         if config.cap_bytes and size > config.cap_bytes:
             bound = max(bound, self._seq_within_bytes(size - config.cap_bytes))
         return bound
-
-    def _have_columns_at(self, seq: int) -> None:
-        """Bring back the page of this seq, and of the next live record behind it."""
-        at = max(0, bisect_right(self.chunks, seq, key=_first_seq) - 1)
-        for chunk in self.chunks[at:]:
-            if isinstance(chunk, Sealed) and chunk.live:
-                chunk.columns()
-            if chunk.first_seq > seq and chunk.live_count(0, chunk.count):
-                break
 
     def evict_below(self, bound: int, *, ttl: bool) -> None:
         """Apply an eviction that was decided before (replay)."""
@@ -249,36 +257,46 @@ class TopicLog:
         ]
 
     def delete(self, ranges: list[tuple[int, int]]) -> int:
-        """Delete the live records of inclusive seq ranges, in ascending order; returns how many."""
-        for first, last in ranges:
-            self._have_columns_between(first, last)
+        """Delete the live records of inclusive seq ranges, in ascending order; returns how many.
+
+        A page that cannot be read is passed over: whoever reads it next meets the loss.
+        """
         removed = 0
         emptied: set[int] = set()
         for first, last in ranges:
             at = max(0, bisect_right(self.chunks, first, key=_first_seq) - 1)
-            for position in range(at, len(self.chunks)):
-                chunk = self.chunks[position]
+            for chunk in self.chunks[at:]:
                 if chunk.first_seq > last:
                     break
-                removed += self._delete_in(chunk, first, last)
+                with suppress(Lost):
+                    removed += self._delete_in(chunk, first, last)
                 if chunk.closed and chunk.live_count(0, chunk.count) == 0:
                     emptied.add(chunk.first_seq)
         if removed:
             self.count -= removed
-            self.earliest = self.next_live(self.earliest)
+            with suppress(Lost):
+                self.earliest = self.next_live(self.earliest)
             emptied.update(c.first_seq for c in self.chunks if c.closed and c.end_seq <= self.earliest)
             if emptied:
                 self.chunks = [chunk for chunk in self.chunks if chunk.first_seq not in emptied]
         return removed
 
-    def _have_columns_between(self, first: int, last: int) -> None:
-        at = max(0, bisect_right(self.chunks, first, key=_first_seq) - 1)
-        for chunk in self.chunks[at:]:
-            if chunk.first_seq > last:
-                break
-            if isinstance(chunk, Sealed) and chunk.end_seq > first and chunk.live:
-                self.reconcile(chunk)
-        self._have_columns_at(last + 1)
+    def _delete_in(self, chunk: Piece, first: int, last: int) -> int:
+        start = max(first, self.earliest, chunk.first_seq) - chunk.first_seq
+        stop = min(last + 1, chunk.end_seq) - chunk.first_seq
+        if isinstance(chunk, Sealed) and chunk.live and start < stop:
+            if start == 0 and stop == chunk.count:
+                removed = chunk.live
+                self.bytes -= chunk.live_payload
+                chunk.delete_all()
+                return removed
+            self.reconcile(chunk)
+        removed = 0
+        for run_start, run_stop in list(chunk.live_runs(start, stop)):
+            self.bytes -= chunk.payload_bytes(run_start, run_stop)
+            removed += run_stop - run_start
+            chunk.mark_deleted(run_start, run_stop)
+        return removed
 
     def quarantine(self, page: Sealed, ranges: list[tuple[int, int]], left: Chunk | None) -> None:
         """Records of these inclusive seq ranges cannot be read any more: they become holes.
@@ -290,6 +308,7 @@ class TopicLog:
             if first <= last:
                 self.marks.insert_hole(Hole(first, last, "cap", "corruption"))
         self._take_as_it_is(page, left)
+        self.earliest = self.next_live(self.earliest)
 
     def reconcile(self, page: Sealed) -> None:
         """The flags in a page's file may be ahead of what was known of it: count again, then."""
@@ -298,24 +317,20 @@ class TopicLog:
             self._take_as_it_is(page, chunk)
 
     def _take_as_it_is(self, page: Sealed, chunk: Chunk | None) -> None:
+        """Count a page's live records by its chunk; nothing else is asked of other pages than they know."""
+        known, known_bytes = page.live, page.live_payload
         page.live = 0 if chunk is None else chunk.live_count(0, page.count)
         page.live_payload = 0 if chunk is None else chunk.live_bytes(0, page.count)
+        first = self.earliest - page.first_seq
+        if first <= 0:
+            self.count -= known - page.live
+            self.bytes -= known_bytes - page.live_payload
+        else:
+            later = [piece for piece in self.chunks if piece.first_seq > page.first_seq]
+            self.count = sum(piece.live_count(0, piece.count) for piece in later)
+            self.bytes = sum(piece.live_bytes(0, piece.count) for piece in later)
+            if chunk is not None:
+                self.count += chunk.live_count(first, page.count)
+                self.bytes += chunk.live_bytes(first, page.count)
         if not page.live:
             self.chunks.remove(page)
-        count = size = 0
-        for piece in self.chunks:
-            first = max(0, self.earliest - piece.first_seq)
-            count += piece.live_count(first, piece.count)
-            size += piece.live_bytes(first, piece.count)
-        self.count, self.bytes = count, size
-        self.earliest = self.next_live(self.earliest)
-
-    def _delete_in(self, chunk: Piece, first: int, last: int) -> int:
-        start = max(first, self.earliest, chunk.first_seq) - chunk.first_seq
-        stop = min(last + 1, chunk.end_seq) - chunk.first_seq
-        removed = 0
-        for run_start, run_stop in list(chunk.live_runs(start, stop)):
-            self.bytes -= chunk.payload_bytes(run_start, run_stop)
-            removed += run_stop - run_start
-            chunk.mark_deleted(run_start, run_stop)
-        return removed
