@@ -176,7 +176,7 @@ class Shard:
 
     def _step_keeper(self) -> None:
         """A checkpoint that meets something unexpected ends; the shard goes on."""
-        if self._keeper is None:
+        if self._keeper is None or not self._keeper.under_way:
             return
         try:
             self._keeper.step()
