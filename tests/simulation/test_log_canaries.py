@@ -209,14 +209,14 @@ def snapshot_ahead_of_the_log(patch: pytest.MonkeyPatch) -> None:
 
 
 def log_trimmed_before_the_snapshot(patch: pytest.MonkeyPatch) -> None:
-    original = Checkpoint._flag
+    original = Checkpoint._save
 
     def hasty(self: Checkpoint) -> bool:
         for path in self._wal.needless(self._wal.durable):
             self._disk.unlink(path)
         return original(self)
 
-    patch.setattr(Checkpoint, "_flag", hasty)
+    patch.setattr(Checkpoint, "_save", hasty)
 
 
 def entry_claims_too_much(patch: pytest.MonkeyPatch) -> None:
@@ -249,8 +249,8 @@ def dropped_topics_not_known(patch: pytest.MonkeyPatch) -> None:
 
 
 CANARIES: list[tuple[Plant, tuple[str, ...], str]] = [
-    (segments_not_synced, ("checkpoints",), "acked seqs"),
-    (segments_directory_not_synced, ("checkpoints",), "acked seqs"),
+    (segments_not_synced, ("checkpoints",), "recovered and then lost"),
+    (segments_directory_not_synced, ("checkpoints",), "recovered and then lost"),
     (snapshot_not_synced, ("checkpoints",), "problem"),
     (snapshot_ahead_of_the_log, ("checkpoints",), "problem"),
     (log_trimmed_before_the_snapshot, ("checkpoints",), "problem"),
